@@ -24,7 +24,8 @@ from torch.multiprocessing.spawn import spawn
 
 from benchmarks.harness import Row, Table, options, report
 from triton_ext import distributed
-from triton_ext.ops import products
+from triton_ext.ops.call import Call
+from triton_ext.ops.products import product
 
 CALLS = 10
 """Calls between two events."""
@@ -78,7 +79,7 @@ class Problem:
                 "gemm": lambda: whole @ b,
                 "nccl": gathered,
                 "cublas": lambda: gathered() @ b,
-                "sequential": lambda: products.product(gathered(), b),
+                "sequential": lambda: product(Call(gathered(), b)),
                 "torch": lambda: torch.ops.symm_mem.fused_all_gather_matmul(
                     a, [b], gather_dim=0, group_name=name
                 )[1][0],
@@ -95,7 +96,7 @@ class Problem:
             "gemm": lambda: a @ b,
             "nccl": lambda: scattered(made),
             "cublas": lambda: scattered(a @ b),
-            "sequential": lambda: scattered(products.product(a, b)),
+            "sequential": lambda: scattered(product(Call(a, b))),
             "torch": lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(
                 a, b, "sum", scatter_dim=0, group_name=name
             ),

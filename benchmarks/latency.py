@@ -9,7 +9,6 @@ until the GPU has finished, too. Before each call the GPU is idle. The sides:
 * ours: ``triton_ext.matmul``
 * jit: the same kernel, launched as Triton launches any kernel, ``kernel[grid](...)``, with
   descriptors made for the call
-* tutorial: Triton's tutorial persistent matmul (`benchmarks.peers`), called as there
 * drop_in: ``torch.matmul`` inside ``triton_ext.drop_in()``
 * outside: ``torch.matmul`` after the drop-in has ended (its overrides stay, and pass on)
 
@@ -32,7 +31,6 @@ import torch
 import triton_ext
 from benchmarks import harness
 from benchmarks.harness import Row, Table
-from benchmarks.peers import TutorialConfig, tutorial_product
 from triton_ext.kernels.choice.choose import choose_config
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import launch_plan
@@ -46,8 +44,6 @@ SHAPES = [
     (16, 4096, 4096),
     (64, 4096, 4096),
 ]
-TUTORIAL_CONFIGS = [TutorialConfig(128, 64, 4, 4, False), TutorialConfig(256, 64, 3, 8, True)]
-"""Two are enough for what the host does: the autotuner looks one up by the problem."""
 Times = tuple[float, float]
 """Median microseconds until a call returns, and until it is done."""
 Call = Callable[[], Any]
@@ -167,7 +163,6 @@ def measured(repeats: int) -> Iterator[Row]:
         a = torch.randn((m, k), device="cuda", dtype=torch.bfloat16)
         b = torch.randn((k, n), device="cuda", dtype=torch.bfloat16)
         problems.append((f"{m}x{n}x{k}", m, n, k, a, b))
-    tutorial = tutorial_product(TUTORIAL_CONFIGS)
     with torch.no_grad():
         for title, m, n, k, a, b in problems:
             jit = launched_by_jit(m, n, k, choose_config(arch, "bf16", "K", "MN", m, n, k))
@@ -176,7 +171,6 @@ def measured(repeats: int) -> Iterator[Row]:
                 partial(torch.matmul, a, b),
                 partial(triton_ext.matmul, a, b),
                 jit=partial(jit, a, b),
-                tutorial=partial(tutorial, a, b),
             )
         x = torch.randn((4, 16, 1024), device="cuda", dtype=torch.bfloat16)
         w = torch.randn((1024, 1024), device="cuda", dtype=torch.bfloat16)

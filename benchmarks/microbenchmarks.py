@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harness
+from benchmarks.driver import run_on_gpu
 from benchmarks.gpu_state import GpuState, Watch
 from benchmarks.harness import Row, Table
-from tests.support.silicon.driver import run_on_gpu  # type: ignore[import-not-found]
 from triton_ext.emulator import run_ptx
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
 from triton_ext.hardware.tensor_map import DataType, TensorMap, TensorSwizzle
@@ -163,7 +163,6 @@ class Case:
         random: whether the tensor's elements are, between 0.5 and 2; else they are zeros.
         watched: whether the board's power is read while it runs, which takes 0.3 s at least.
         ranks: which blocks of a cluster are measured; all if none is named.
-        known: cycles of what is measured that are known; what it takes beyond is told apart.
     """
 
     name: str
@@ -182,7 +181,6 @@ class Case:
     random: bool = False
     watched: bool = False
     ranks: tuple[int, ...] = ()
-    known: float = 0
 
     def run(
         self, emulate: bool, watch: contextlib.AbstractContextManager[Any]
@@ -258,8 +256,6 @@ class Case:
         if isinstance(watch, Watch):
             found["power_watts"] = watch.power_watts
             found["clock_mhz"] = watch.clock_mhz
-        if self.known:
-            found["beyond"] = found["cycles"] - self.known
         if self.beside:
             found["beside"] = float(others[..., 1].max() - others[..., 0].min()) / repeats
         if self.stamps:
@@ -281,13 +277,8 @@ def wgmma(
     registers: bool = False,
     groups: int = 1,
     run: int = 4,
-    exponentials: int = 0,
 ) -> Case:
-    """`run` products of 64 x n, committed and awaited together, by so many warpgroups.
-
-    Args:
-        exponentials: of each thread of one more warpgroup, for each run.
-    """
+    """`run` products of 64 x n, committed and awaited together, by so many warpgroups."""
     integers = kind == "s8"
     d_type = "s32" if integers else "f32"
     acc = "{" + ", ".join(f"%acc{i}" for i in range(n // 2)) + "}"
@@ -317,24 +308,12 @@ def wgmma(
     def ptx(repeats: int) -> str:
         text = FILL + setup + zero
         registers = f" .reg .b32 %acc<{max(1, n // 2)}>;"
-        multiply = loop(body, repeats)
-        folded = any_accumulator(n)
-        if exponentials:
-            registers += f" .reg .f32 %f<{CHAINS}>;"
-            text += different_floats(CHAINS)
-            text += f" setp.ge.u32 %p8, %r1, {128 * groups};\n"
-            others = "".join(EXPONENTIAL.format(j=i % CHAINS) for i in range(exponentials))
-            multiply = " @%p8 bra OTHERS;\n" + multiply + " bra DONE;\nOTHERS:\n"
-            multiply += loop(others, repeats, "LO") + "DONE:\n"
-            folded = "".join(f" xor.b32 %r10, %r10, %f{i};\n" for i in range(CHAINS)) + folded
-        return module(text + START + multiply + end_using(folded), registers=registers)
+        text += START + loop(body, repeats) + end_using(any_accumulator(n))
+        return module(text, registers=registers)
 
     facts = {"n": n, "type": kind, "a": "registers" if registers else "shared", "groups": groups,
              "run": run}  # fmt: skip
-    if not exponentials:
-        return Case("wgmma", facts, ptx, block=128 * groups, per=run)
-    facts["exponentials"] = exponentials
-    return Case("wgmma", facts, ptx, block=128 * (groups + 1), per=run, beside=128)
+    return Case("wgmma", facts, ptx, block=128 * groups, per=run)
 
 
 # ------------------------------------------------------------------------------ TMA and barriers
@@ -545,47 +524,6 @@ def stores(grid: int, tiles: int, pitch: int, pending: int) -> Case:
     )  # fmt: skip
 
 
-def store_rows(grid: int, width: int, pending: int, again: bool = False) -> Case:
-    """One thread stores tiles of 128 rows of up to 256 bytes, in boxes of `width` bytes a row, to
-    rows 8 KB apart; a tile is one bulk group, and lies in one of 4 buffers.
-
-    Args:
-        width: the rows of a box lie behind one another in shared memory, but 128 bytes apart if
-            they have more than 64; the swizzle is the narrowest that holds them, none for 16.
-        pending: groups that may still read shared memory when the next is begun.
-        again: whether all tiles of a block go to the same place.
-    """
-    pitch, tiles, boxes = 8192, 32, 256 // width
-    span = 0 if width == 16 else min(s for s in (32, 64, ROW_BYTES) if s >= width)
-    apart = 128 * (span or width)
-    buffer = 32 << 10
-
-    def ptx(repeats: int) -> str:
-        body = " and.b32 %r16, %r30, 3;\n"
-        body += f" mad.lo.u32 %r16, %r16, {buffer}, %r17;\n"
-        body += " mov.u32 %r14, 0;\n" if again else ""
-        for i in range(boxes):
-            body += (
-                " cp.async.bulk.tensor.2d.global.shared::cta.bulk_group"
-                f" [%rd30, {{%r14, %r15}}], [%r16+{i * apart}];\n"
-            )
-            body += f" add.u32 %r14, %r14, {width // 2};\n"
-        body += f" add.u32 %r14, %r14, {(256 - boxes * width) // 2};\n"
-        body += " cp.async.bulk.commit_group;\n"
-        body += f" cp.async.bulk.wait_group.read {pending};\n"
-        text = FILL + MAP + " mov.u32 %r14, 0;\n mov.u32 %r15, %ctaid.x;\n"
-        text += f" shl.b32 %r15, %r15, 7;\n add.u32 %r17, %r2, {2 * buffer};\n" + START
-        text += " @!%p2 bra DONE;\n" + loop(body, repeats)
-        text += " cp.async.bulk.wait_group 0;\nDONE:\n" + END
-        return module(text, ", .param .align 64 .b8 map[128], .param .u64 data")
-
-    return Case(
-        "stored rows", {"width": width, "boxes": boxes, "pending": pending, "again": again}, ptx,
-        block=32, grid=grid, per=128 * boxes, map=Boxes(128, grid * 128, width, pitch, span=span),
-        bytes=128 * boxes * width, repeats=tiles,
-    )  # fmt: skip
-
-
 def barrier_round_trip() -> Case:
     """Two warps hand a phase back and forth by two mbarriers."""
 
@@ -603,9 +541,6 @@ def barrier_round_trip() -> Case:
     return Case("mbarrier round trip", {}, ptx, block=64)
 
 
-ARRIVING = 4
-"""Blocks of a cluster in which one sends arrivals to the others, or gets theirs."""
-ROUNDS = 8
 FAR = "shared::cluster"
 """The qualifiers of the kernels' arrivals in other blocks: releases at the block's scope. At the
 cluster's, ptxas puts fences of all memory before each."""
@@ -659,138 +594,6 @@ def one_way(cluster: int, how: str, others: int = 1) -> Case:
     )  # fmt: skip
 
 
-def arrivals_sent(others: int, lanes: bool, burst: bool = False, how: str = FAR) -> Case:
-    """A warp of a cluster's first block arrives at a barrier in each of so many other blocks, over
-    and over. Cycles that it takes for each arrival, until it has issued the last: not until that is
-    there. All arrivals of a launch are one phase of their barrier, which is awaited afterwards.
-
-    Args:
-        others: 1 to 3; 0, in bursts, for what reading the clock takes.
-        lanes: whether one instruction does it, a thread for each block, as the kernels' consumers
-            free a slot; else one thread, with an instruction for each.
-        burst: whether it does so once, and sleeps for about a microsecond before it does it again:
-            then cycles are those of the whole burst, from the clock before it to the one behind.
-        how: the arrivals' qualifiers.
-    """
-    rounds = 1 if burst else ROUNDS
-
-    def ptx(repeats: int) -> str:
-        text = FILL + _barriers(1, rounds * repeats)
-        text += " mov.u64 %rd24, 0;\n mov.u32 %r18, %cluster_ctarank;\n setp.eq.u32 %p6, %r18, 0;\n"
-        text += f" sub.u32 %r18, %r18, 1;\n setp.lt.u32 %p8, %r18, {others};\n"
-        if lanes:
-            text += f" setp.lt.u32 %p7, %r1, {others};\n add.u32 %r19, %r1, 1;\n"
-            text += f" min.u32 %r19, %r19, {ARRIVING - 1};\n"
-            text += " mapa.shared::cluster.u32 %r20, %r2, %r19;\n"
-            arrive = " @%p7" + ARRIVE.format(how=how, register=20)
-        else:
-            text += " and.pred %p6, %p6, %p2;\n"
-            for i in range(others):
-                text += f" mapa.shared::cluster.u32 %r{20 + i}, %r2, {1 + i};\n"
-            arrive = "".join(ARRIVE.format(how=how, register=20 + i) for i in range(others))
-        body, end = arrive * rounds, END
-        if burst:
-            body = " mov.u64 %rd13, %clock64;\n" + body + " mov.u64 %rd14, %clock64;\n"
-            body += " sub.u64 %rd14, %rd14, %rd13;\n add.u64 %rd24, %rd24, %rd14;\n"
-            body += " nanosleep.u32 1000;\n"
-            counted = " mov.u64 %rd20, 0;\n mov.u64 %rd21, %rd24;\n"
-            end = end.replace(" ld.param", counted + " ld.param")
-        text += CLUSTER_SYNC + START + " @!%p6 bra DONE;\n" + loop(body, repeats) + "DONE:\n" + end
-        text += " @!%p8 bra OVER;\n" + WAIT.format(name="", barrier="%r2", parity="0") + "OVER:\n"
-        return module(text + CLUSTER_SYNC)
-
-    facts = {"others": others, "lanes": lanes, "burst": burst, "arrive": how}
-    return Case(
-        "arrivals sent", facts, ptx, block=32, grid=ARRIVING, per=1 if burst else rounds * others,
-        cluster=ARRIVING, ranks=(0,),
-    )  # fmt: skip
-
-
-def arrivals_received(senders: int) -> Case:
-    """A thread of each of so many blocks of a cluster arrives at one barrier in the first, over and
-    over; all arrivals of a launch are one phase. Cycles until it completes there, for each of them.
-    """
-
-    def ptx(repeats: int) -> str:
-        text = FILL + _barriers(1, ROUNDS * repeats * senders)
-        text += " mov.u32 %r18, %cluster_ctarank;\n setp.eq.u32 %p6, %r18, 0;\n"
-        text += f" setp.le.u32 %p7, %r18, {senders};\n and.pred %p7, %p7, %p2;\n"
-        text += " mapa.shared::cluster.u32 %r20, %r2, 0;\n"
-        text += CLUSTER_SYNC + START + " @!%p7 bra DONE;\n @!%p6 bra SEND;\n"
-        text += WAIT.format(name="", barrier="%r2", parity="0") + " bra DONE;\nSEND:\n"
-        text += loop(ARRIVE.format(how=FAR, register=20) * ROUNDS, repeats) + "DONE:\n" + END
-        return module(text + CLUSTER_SYNC)
-
-    return Case(
-        "arrivals received", {"senders": senders}, ptx, block=32, grid=ARRIVING,
-        per=ROUNDS * senders, repeats=256, cluster=ARRIVING, ranks=(0,),
-    )  # fmt: skip
-
-
-def in_turn(steps: int, by: str, early: bool = True) -> Case:
-    """Two warpgroups multiply in turn, as consumers that make tiles of their own do: each 64 x 128
-    by so many steps of K of 64, from shared memory, where a step is issued while the one before
-    runs; then it tells the other. Cycles of a turn; ``beyond`` is what these are more than those of
-    its products (N/2 each), which is what it takes to hand over.
-
-    Args:
-        by: "mbarrier": a warpgroup meets, and one of its threads arrives, as in the kernels; "bar":
-            it arrives at the other's named barrier, and waits at its own; "nothing": neither waits
-            for the other.
-        early: whether a turn ends when its last step is issued, as in the kernels; else when its
-            products are done.
-    """
-    n, stage = 128, (64 + 128) * ROW_BYTES
-    acc = "{" + ", ".join(f"%acc{i}" for i in range(n // 2)) + "}"
-    products = ""
-    for step in range(steps):
-        products += " wgmma.fence.sync.aligned;\n"
-        for i in range(4):
-            at = step * stage // 16 + 2 * i
-            products += f" add.u64 %rd13, %rd10, {at};\n add.u64 %rd14, %rd11, {at};\n"
-            products += (
-                f" wgmma.mma_async.sync.aligned.m64n{n}k16.f32.bf16.bf16 {acc}, %rd13, %rd14,"
-                " 1, 1, 1, 0, 0;\n"
-            )
-        products += " wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned 1;\n"
-    done = " wgmma.wait_group.sync.aligned 0;\n"
-
-    def turns(which: int, repeats: int) -> str:
-        begin = end = before = after = ""
-        if by == "mbarrier":  # the first turn is the first one's: the phase before counts as over
-            before = f" mov.u32 %r17, {1 - which};\n"
-            begin = WAIT.format(name=f"T{which}", barrier=f"%r2+{8 * which}", parity="%r17")
-            begin += " xor.b32 %r17, %r17, 1;\n"
-            end = f" bar.sync {1 + which}, 128;\n"
-            end += f" @%p6 mbarrier.arrive.shared::cta.b64 _, [%r2+{8 * (1 - which)}];\n"
-        if by == "bar":  # the second one's last arrival is met behind the loop
-            begin, end = f" bar.sync {1 + which}, 256;\n", f" bar.arrive {2 - which}, 256;\n"
-            before, after = ("", begin) if which == 0 else (end, "")
-        body = begin + products + (end + done if early else done + end)
-        return before + loop(body, repeats, f"L{which}") + after
-
-    def ptx(repeats: int) -> str:
-        text = FILL + _barriers(2) + "".join(f" mov.b32 %acc{i}, 0;\n" for i in range(n // 2))
-        text += f"""
- add.u32 %r7, %r2, {TILES};
- shr.u32 %r8, %r7, 4;
- cvt.u64.u32 %rd10, %r8;
- mov.u64 %rd12, {DESCRIPTOR};
- or.b64 %rd10, %rd10, %rd12;
- add.u64 %rd11, %rd10, {64 * ROW_BYTES // 16};
- mov.u32 %r10, 0;
- and.b32 %r18, %r1, 127;
- setp.eq.u32 %p6, %r18, 0;
- setp.ge.u32 %p8, %r1, 128;
-"""
-        text += START + " @%p8 bra OTHER;\n" + turns(0, repeats) + " bra DONE;\nOTHER:\n"
-        text += turns(1, repeats) + "DONE:\n" + end_using(any_accumulator(n))
-        return module(text, registers=f" .reg .b32 %acc<{n // 2}>;")
-
-    facts = {"n": n, "steps": steps, "by": by, "early": early}
-    return Case("in turn", facts, ptx, block=256, per=2, known=steps * 4 * n / 2)
-
-
 _SUMS = "{%f{j}, %f1{j}, %f2{j}, %f3{j}}"
 MMA = (
     f" mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {_SUMS},"
@@ -829,7 +632,6 @@ def simple(
     per: int,
     warps: int = 4,
     size: int = 0,
-    setup: str = "",
     cluster: int = 1,
     directives: str = "",
     **facts: Any,
@@ -837,24 +639,20 @@ def simple(
     """`per` copies of a line of PTX in a loop, in each of so many warps.
 
     Args:
-        line: ``{i}`` becomes one of 4 numbers, ``{j}`` one of `CHAINS`, ``{each}`` one of its own
-            in each copy. All of %r10 to %r17, %rd10 to %rd17 and %f0 to %f39 differ by thread, so
-            that nothing is uniform, and are used in the end, so that nothing is dead.
+        line: ``{i}`` becomes one of 4 numbers, ``{j}`` one of `CHAINS`. All of %r10 to %r17, %rd10
+            to %rd17 and %f0 to %f39 differ by thread, so that nothing is uniform, and are used in
+            the end, so that nothing is dead.
         size: bytes of a line in a warp.
-        setup: what comes before.
         cluster: blocks that do the same, in one cluster.
         directives: of the kernel.
     """
 
     def ptx(repeats: int) -> str:
         lines = "".join(
-            line.replace("{i}", str(i % 4))
-            .replace("{j}", str(i % CHAINS))
-            .replace("{each}", str(i))
-            + "\n"
+            line.replace("{i}", str(i % 4)).replace("{j}", str(i % CHAINS)) + "\n"
             for i in range(per)
         )
-        text = FILL + setup
+        text = FILL
         for i in range(10, 18):
             text += f" add.u32 %r{i}, %r1, {i};\n cvt.u64.u32 %rd{i}, %r{i};\n"
         text += different_floats(40)
@@ -910,48 +708,6 @@ def streaming(grid: int, megabytes: int, store: bool) -> Case:
         "global", facts, ptx, block=1024, grid=grid, per=8, buffer=megabytes << 20,
         bytes=8 * 16 * 1024, repeats=128,
     )  # fmt: skip
-
-
-def asynchronous(grid: int, threads: int, ahead: int, fence: bool, megabytes: int) -> Case:
-    """Each thread copies 8 x 16 bytes of a tile by cp.async, waits for an older tile, and meets.
-
-    Args:
-        ahead: tiles that may be on their way when the next is asked for.
-        fence: whether ``fence.proxy.async`` follows, as before products.
-        megabytes: of the buffer; a block goes on by `grid` tiles, in a ring of 3.
-    """
-    tile = 8 * 16 * threads
-
-    def ptx(repeats: int) -> str:
-        span = megabytes << 20
-        body = ""
-        for at in range(0, 3 * tile, tile):
-            body += f" and.b64 %rd5, %rd4, {span - 1};\n add.u64 %rd6, %rd3, %rd5;\n"
-            for i in range(0, tile, 16 * threads):
-                body += f" cp.async.cg.shared.global [%r20+{at + i}], [%rd6+{i}], 16;\n"
-            body += f" cp.async.commit_group;\n add.u64 %rd4, %rd4, {tile * grid};\n"
-            body += f" cp.async.wait_group {ahead};\n bar.sync 0;\n"
-            body += " fence.proxy.async.shared::cta;\n" if fence else ""
-        text = FILL + " ld.param.u64 %rd3, [data];\n mov.u32 %r10, %ctaid.x;\n"
-        text += f" mul.wide.u32 %rd4, %r10, {tile};\n mul.wide.u32 %rd5, %r1, 16;\n"
-        text += " add.u64 %rd4, %rd4, %rd5;\n"
-        text += (
-            f" shl.b32 %r20, %r1, 4;\n add.u32 %r20, %r20, %r2;\n add.u32 %r20, %r20, {TILES};\n"
-        )
-        text += START + loop(body, repeats) + " cp.async.wait_all;\n" + END
-        return module(text, ", .param .u64 data")
-
-    facts = {"threads": threads, "ahead": ahead, "fence": fence, "megabytes": megabytes}
-    return Case(
-        "cp.async",
-        facts,
-        ptx,
-        block=threads,
-        grid=grid,
-        per=3,
-        buffer=megabytes << 20,
-        bytes=3 * tile,
-    )
 
 
 def chase(megabytes: int) -> Case:
@@ -1176,8 +932,6 @@ def cases() -> Iterator[Case]:
         yield wgmma(n, registers=True, run=16)
     for n in (8, 64, 128, 256):
         yield wgmma(n, groups=2, run=16)
-    for groups, exponentials in itertools.product((1, 2), (32, 128, 512)):
-        yield wgmma(128, groups=groups, run=16, exponentials=exponentials)
     for rows, flight in itertools.product((8, 64, 128, 256), (1, 2, 4)):
         for grid in (1, SMS):
             yield tma(rows, flight, grid, from_memory=False)
@@ -1206,25 +960,12 @@ def cases() -> Iterator[Case]:
         (1, SMS), ((1, 0), (32, 0), (32, 1)), (128, 16384)
     ):
         yield stores(grid, tiles, pitch, pending)
-    for grid, pending, width in itertools.product((1, SMS), (0, 3), (16, 32, 64, 112, ROW_BYTES)):
-        yield store_rows(grid, width, pending)
-    for width in (16, 32, 64, 112, ROW_BYTES):
-        yield store_rows(SMS, width, 3, again=True)
     yield barrier_round_trip()
     for cluster in (1, 2, 4, 8):
         for how in ("shared::cta",) * (cluster == 1) + (FAR, RELEASE):
             yield one_way(cluster, how)
     for others in (2, 3):
         yield one_way(4, FAR, others)
-    for others, lanes in itertools.product((1, 2, 3), (False, True)):
-        yield arrivals_sent(others, lanes)
-    yield arrivals_sent(3, False, how=RELEASE)
-    for others in (0, 1, 2, 3):
-        yield arrivals_sent(others, False, burst=True)
-    yield arrivals_sent(3, True, burst=True)
-    yield arrivals_sent(1, False, burst=True, how=RELEASE)
-    for senders in (1, 2, 3):
-        yield arrivals_received(senders)
     for order, cluster, warps in itertools.product(("release", "relaxed"), (2, 4, 8), (4, 12)):
         meet = f" barrier.cluster.arrive.{order}.aligned;\n barrier.cluster.wait.acquire.aligned;"
         yield simple(
@@ -1250,11 +991,6 @@ def cases() -> Iterator[Case]:
         yield simple("mad.wide", wide, 64, warps)
         yield simple("mma.sync", MMA, 64, warps)
         yield simple("shfl", " shfl.sync.bfly.b32 %r1{i}, %r1{i}, 1, 31, -1;", 16, warps)
-    for instructions, warps in itertools.product((512, 1024, 2048, 4096, 8192), (4, 8, 16)):
-        yield simple(
-            "straight fma", " fma.rn.f32 %f{j}, %f{j}, %f{j}, %f{j};", instructions, warps,
-            instructions=instructions,
-        )  # fmt: skip
     yield simple("mma.sync, dependent", MMA.replace("{j}", "0"), 16, 1)
     yield simple("fma, dependent", " fma.rn.f32 %f0, %f0, %f0, %f0;", 64, 1)
     yield simple("ex2, dependent", " ex2.approx.ftz.f32 %f0, %f0;", 64, 1)
@@ -1265,28 +1001,6 @@ def cases() -> Iterator[Case]:
     for warps in (1, 4, 8):
         yield simple("fence.proxy.async", " fence.proxy.async.shared::cta;", 16, warps)
         yield simple("fence.proxy.async", " fence.proxy.async;", 16, warps, space="all")
-        over = WAIT.format(name="{each}", barrier="%r2", parity="1")
-        yield simple("wait that is over", over, 16, warps, setup=_barriers(1))
-        for kind in ("wait_group", "wait_group.read"):
-            empty = f" cp.async.bulk.commit_group;\n cp.async.bulk.{kind} 0;"
-            yield simple("empty bulk group", empty, 16, warps, wait=kind)
-    for warps, commit in itertools.product((4, 8), (False, True)):
-        # to commit nothing, ptxas multiplies 64 x 8 x 16 of nothing
-        empty = " wgmma.fence.sync.aligned;\n" + " wgmma.commit_group.sync.aligned;\n" * commit
-        empty += " wgmma.wait_group.sync.aligned 0;"
-        yield simple("empty wgmma group", empty, 16, warps, commit=commit)
-    # each has to be followed by a barrier of the warpgroup, which `bar.sync` measures
-    both = " setmaxnreg.dec.sync.aligned.u32 64;\n bar.sync 0;\n"
-    both += " setmaxnreg.inc.sync.aligned.u32 128;\n bar.sync 0;"
-    yield simple("setmaxnreg and bar.sync", both, 4, 4, directives=".maxnreg 128")
-    for steps in (2, 4, 8):
-        yield in_turn(steps, "nothing")
-        for by, early in itertools.product(("mbarrier", "bar"), (True, False)):
-            yield in_turn(steps, by, early)
-    for grid, threads in itertools.product((1, SMS), (128, 512)):
-        for ahead, fence in itertools.product((0, 1, 2), (False, True)):
-            yield asynchronous(grid, threads, ahead, fence, 16)
-        yield asynchronous(grid, threads, 2, False, 512)
     for megabytes in (1, 16, 512):
         yield chase(megabytes)
         for blocks in (SMS, 2 * SMS):
@@ -1307,9 +1021,8 @@ TABLE = Table(
     ("which", "<62", lambda row: ", ".join(
         f"{k} {v}" for k, v in row.items()
         if k not in ("case", "repeats", "cycles", "stamps", "nanoseconds", "bytes_per_second",
-                     "bytes_per_cycle", "slowest", "beside", "beyond"))),
+                     "bytes_per_cycle", "slowest", "beside"))),
     ("cycles", ">10.2f", "cycles"),
-    ("beyond", ">10.2f", "beyond"),
     ("bytes/cycle", ">12.2f", "bytes_per_cycle"),
     ("bytes/s", ">12.3g", "bytes_per_second"),
 )  # fmt: skip

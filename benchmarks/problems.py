@@ -115,14 +115,6 @@ def problems() -> list[Problem]:
     return list(dict.fromkeys(rows))
 
 
-def peer_problems() -> list[Problem]:
-    """Those for which the peers, which are slow to tune, are measured unless others are named."""
-    rows = problems()[:7]
-    rows += [Problem(16, 6144, 4096), Problem(64, 4096, 14336), Problem(512, 6144, 4096)]
-    rows += [Problem(4096, 6144, 4096), Problem(4096, 4096, 14336), Problem(8192, 10240, 8192)]
-    return rows
-
-
 def sets_of(size: int) -> int:
     """How many input sets, of so many bytes each, launches walk through."""
     return max(2, min(MOST_SETS, math.ceil(INPUT_BYTES / size)))

@@ -1,17 +1,12 @@
 """When each block of a matmul was where, on a Hopper GPU: stamps in the PTX that Triton makes.
 
-    python -m benchmarks.stamps PLAN --json FILE [--seconds 200] [--events FILE]    # needs a GPU
+    python -m benchmarks.stamps PLAN --json FILE [--seconds 200]    # needs a GPU
 
 The plan is one of `benchmarks.survey`. After the instructions at which the first thread of a block
 waits for the kernel before, for its first tiles, for its last products and for its stores, it
 writes the time (``%globaltimer``) for each of up to 64 launches in a stream, on inputs in turn.
 The kernel is the same but for that; how much longer it takes is measured as well: what is stamped
 behind the wait for the kernel before is later by that much, as the launch has to be looked up.
-
-With ``--events``, the first thread of each warp also writes the clock of its SM after each
-instruction at which it may wait, copies something or signals. ``FILE`` (.npz) has these of the last
-launch: ``kernels``, their names, and ``events`` (kernels, 8 blocks, `WARPS`, `EVENTS`, 2), uint32:
-the line of the PTX and the clock, zeros where there is none.
 """
 
 from __future__ import annotations
@@ -33,6 +28,7 @@ from numpy.typing import NDArray
 from triton.backends.nvidia.compiler import get_ptxas
 
 from benchmarks import harness
+from benchmarks.driver import call
 from benchmarks.harness import Row, Table
 from benchmarks.matmul import compiled_ahead, kernel_launches, processes
 from benchmarks.problems import Problem, input_sets
@@ -42,29 +38,21 @@ from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul
 from triton_ext.ptx.parse import Instruction, parse_ptx
 
-WARPS, EVENTS, BLOCKS, LAUNCHES = 16, 512, 264, 64
-"""The most warps of a block, events of a warp, blocks of a launch and launches of a replay that
-leave stamps."""
+BLOCKS, LAUNCHES = 264, 64
+"""The most blocks of a launch, and launches of a replay, that leave stamps."""
 TIMES = ("begin", "released", "first tiles", "last products", "last stores", "end", "SM")
 """The stamps of each block's first thread, in ns, and the number of its SM."""
 WARM = 3
 """Launches of a replay before those that count."""
-BEGIN, END = 0, 0xFFFF
-"""Numbers of the events of a warp's first and last instruction; others are lines of the PTX."""
-_EVENTS = re.compile(
-    r"mbarrier\.(try_wait|arrive)|wgmma\.(commit_group|wait_group)|cp\.async\.bulk\.(tensor|wait)"
-    r"|bar(rier)?\.(sync|cluster)|griddepcontrol|red\.|atom"
-)
 _RECORD = 8 * len(TIMES)
 _VARIABLES = f"""\
-.global .align 16 .b8 stamp_events[{BLOCKS * WARPS * EVENTS * 8}];
 .global .align 16 .b8 stamp_times[{LAUNCHES * BLOCKS * _RECORD}];
 .global .align 16 .b32 stamp_ended;
 """
 _BEGIN = f"""
-.reg .b32 %stamp_at, %stamp_x, %stamp_y;
-.reg .b64 %stamp_to, %stamp_times, %stamp_begin;
-.reg .pred %stamp_more, %stamp_mine, %stamp_first;
+.reg .b32 %stamp_x, %stamp_y;
+.reg .b64 %stamp_times, %stamp_begin;
+.reg .pred %stamp_mine, %stamp_first;
 mov.u32 %stamp_x, %ctaid.x;
 mov.u32 %stamp_y, %tid.x;
 setp.eq.u32 %stamp_mine, %stamp_y, 0;
@@ -72,17 +60,6 @@ setp.lt.and.u32 %stamp_mine, %stamp_x, {BLOCKS}, %stamp_mine;
 setp.ne.u32 %stamp_first, 0, 0;
 mov.u64 %stamp_times, stamp_times;
 mov.u64 %stamp_begin, %globaltimer;
-"""
-_BEGIN_EVENTS = f"""
-shr.u32 %stamp_y, %stamp_y, 5;
-mad.lo.u32 %stamp_y, %stamp_x, {WARPS}, %stamp_y;
-mov.u64 %stamp_to, stamp_events;
-mad.wide.u32 %stamp_to, %stamp_y, {EVENTS * 8}, %stamp_to;
-mov.u32 %stamp_at, 0;
-mov.u32 %stamp_y, %laneid;
-setp.ne.u32 %stamp_more, %stamp_y, 0;
-setp.ge.or.u32 %stamp_more, %stamp_x, {BLOCKS}, %stamp_more;
-@%stamp_more mov.u32 %stamp_at, {EVENTS * 8};
 """
 # all blocks of the launches before have ended, and not all of this one
 _RELEASED = f"""
@@ -111,18 +88,6 @@ cvt.u64.u32 now, sm;
 """
 
 
-def _event(number: int) -> str:
-    return f"""
-{{ .reg .b32 now; .reg .b64 to;
-mov.u32 now, %clock;
-cvt.u64.u32 to, %stamp_at;
-add.u64 to, to, %stamp_to;
-setp.lt.u32 %stamp_more, %stamp_at, {EVENTS * 8};
-@%stamp_more st.global.v2.b32 [to], {{{number}, now}};
-add.u32 %stamp_at, %stamp_at, 8; }}
-"""
-
-
 def _time(what: str, who: str = "mine") -> str:
     return f"""
 {{ .reg .b64 now;
@@ -131,26 +96,24 @@ mov.u64 now, %globaltimer;
 """
 
 
-def _behind(at: Instruction, events: bool) -> str:
+def _behind(at: Instruction) -> str:
     """What is stamped behind an instruction."""
-    found = ""
     if at.opcode == "griddepcontrol.wait":
-        found = _RELEASED
-    elif "try_wait" in at.opcode:
-        found = _time("first tiles", "first") + "setp.ne.u32 %stamp_first, 0, 0;\n"
-    elif at.opcode.startswith("wgmma.wait_group") and at.operands == ("0",):
-        found = _time("last products")
-    elif at.opcode.startswith("cp.async.bulk.wait_group"):
-        found = _time("last stores")
-    return found + _event(at.line) if events and _EVENTS.match(at.opcode) else found
+        return _RELEASED
+    if "try_wait" in at.opcode:
+        return _time("first tiles", "first") + "setp.ne.u32 %stamp_first, 0, 0;\n"
+    if at.opcode.startswith("wgmma.wait_group") and at.operands == ("0",):
+        return _time("last products")
+    if at.opcode.startswith("cp.async.bulk.wait_group"):
+        return _time("last stores")
+    return ""
 
 
-def stamped(ptx: str, events: bool = False) -> str:
-    """A kernel with stamps: the module has three variables more.
+def stamped(ptx: str) -> str:
+    """A kernel with stamps: the module has two variables more.
 
     Args:
         ptx: of one entry, whose grid has one dimension.
-        events: whether all warps write the clock, too.
 
     Raises:
         LayoutError: it cannot be read.
@@ -159,29 +122,29 @@ def stamped(ptx: str, events: bool = False) -> str:
     lines = ptx.splitlines()
     first = next(n for n, line in enumerate(lines) if ".entry" in line)
     opening = next(n for n in range(first, len(lines)) if lines[n].strip().endswith("{"))
-    after = {opening: _BEGIN + (_BEGIN_EVENTS + _event(BEGIN)) * events}
+    after = {opening: _BEGIN}
     for instruction in kernel.instructions:
         where = instruction.line - 1
         while "try_wait" in instruction.opcode and "}" not in lines[where]:  # behind its loop
             where += 1
-        after[where] = _behind(instruction, events)
+        after[where] = _behind(instruction)
     found = []
     for number, line in enumerate(lines):
         if number == first:
             found.append(_VARIABLES)
         if re.fullmatch(r"\s*(@\S+ )?(ret|exit);.*", line):
-            found.append(_event(END) * events + _ENDED)
+            found.append(_ENDED)
         found.append(line)
         found.append(after.get(number, ""))
     return "\n".join(found) + "\n"
 
 
-def _compiled(config: MatmulConfig, events: bool) -> Any:
+def _compiled(config: MatmulConfig) -> Any:
     """Triton's compiled kernel, with stamps in it."""
     compiled = compile_matmul(config)
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder, "k.ptx"), Path(folder, "k.cubin")
-        source.write_text(stamped(compiled.asm["ptx"], events))
+        source.write_text(stamped(compiled.asm["ptx"]))
         command = [get_ptxas(90).path, "--gpu-name=sm_90a", "--fmad=false", str(source)]
         subprocess.run([*command, "-o", str(binary)], check=True, capture_output=True)
         compiled.kernel = compiled.asm["cubin"] = binary.read_bytes()
@@ -192,24 +155,17 @@ class _Variable:
     """A variable in the global memory of a loaded module."""
 
     def __init__(self, module: int, name: str) -> None:
-        self._driver = ctypes.CDLL("libcuda.so.1")
         self._address, self._size = ctypes.c_uint64(), ctypes.c_size_t()
         where = ctypes.byref(self._address), ctypes.byref(self._size)
-        handle = ctypes.c_void_p(module)
-        self._check(self._driver.cuModuleGetGlobal_v2(*where, handle, name.encode()))
-
-    @staticmethod
-    def _check(error: int) -> None:
-        if error:
-            raise RuntimeError(f"CUDA error {error}")
+        call("cuModuleGetGlobal_v2", *where, ctypes.c_void_p(module), name.encode())
 
     def clear(self) -> None:
-        self._check(self._driver.cuMemsetD8_v2(self._address, 0, self._size))
+        call("cuMemsetD8_v2", self._address, 0, self._size)
 
     def copy(self, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
         found = np.empty(shape, dtype)
         to = found.ctypes.data_as(ctypes.c_void_p)
-        self._check(self._driver.cuMemcpyDtoH_v2(to, self._address, found.nbytes))
+        call("cuMemcpyDtoH_v2", to, self._address, ctypes.c_size_t(found.nbytes))
         return found
 
 
@@ -248,21 +204,15 @@ def medians(times: NDArray[np.int64]) -> dict[str, float]:
     return found
 
 
-def measure(
-    problem: Problem, config: MatmulConfig, events: bool
-) -> tuple[Row, dict[str, NDArray[Any]]]:
-    """A kernel's row, and the events of its last launch.
-
-    Returns:
-        Problem, configuration, seconds without and with stamps, blocks, and `medians`; by the
-        kernel's name, if asked for: (8, `WARPS`, `EVENTS`, 2), as the module says.
+def measure(problem: Problem, config: MatmulConfig) -> Row:
+    """Problem, configuration, seconds without and with stamps, blocks, and `medians`.
 
     Raises:
-        RuntimeError: the driver does not give the stamps.
+        GpuError: the driver does not give the stamps.
     """
     sets = input_sets(problem)
     count = launches_in_graph(2e-6 + max(problem.flops / 7e14, problem.bytes / 4e12), len(sets))
-    kernels = {"plain": compile_matmul(config), "stamped": _compiled(config, events)}
+    kernels = {"plain": compile_matmul(config), "stamped": _compiled(config)}
     graphs = {
         name: graph_of(kernel_launches(problem, config, sets, compiled), count)
         for name, compiled in kernels.items()
@@ -281,11 +231,7 @@ def measure(
     blocks = int(np.count_nonzero(times[0, :, TIMES.index("end")]))
     row = {**problem.row, "problem": str(problem), "config": described(config), "blocks": blocks}
     row |= {name: statistics.median(each) / count for name, each in rounds.items()}
-    row |= medians(times[: min(count, LAUNCHES), :blocks])
-    if not events:
-        return row, {}
-    every = _Variable(module, "stamp_events").copy(np.uint32, (BLOCKS, WARPS, EVENTS, 2))[:8]
-    return row, {f"{problem}, {config.words}": every}
+    return row | medians(times[: min(count, LAUNCHES), :blocks])
 
 
 TABLE = Table(
@@ -297,34 +243,27 @@ TABLE = Table(
 )
 
 
-def rows(plan: Sequence[Planned], seconds: float, path: Path | None) -> Iterator[Row]:
-    """The measured kernels, as long as there is time; their events are written at the end."""
+def rows(plan: Sequence[Planned], seconds: float) -> Iterator[Row]:
+    """The measured kernels, as long as there is time."""
     pool, begin = ProcessPoolExecutor(processes()), time.perf_counter()
-    events: dict[str, NDArray[Any]] = {}
     try:
         for problem, configs in compiled_ahead(plan, pool):
             for config in configs:
                 if time.perf_counter() - begin > seconds:
                     print(f"stopped after {seconds} s")
                     return
-                row, found = measure(problem, config, path is not None)
-                events |= found
-                yield row
+                yield measure(problem, config)
     finally:
         pool.shutdown(cancel_futures=True)
-        if path is not None:
-            names = np.array(list(events))
-            np.savez_compressed(path, kernels=names, events=np.array(list(events.values())))
 
 
 def main() -> None:
     parser = harness.options(__doc__)
     parser.add_argument("plan", type=Path)
     parser.add_argument("--seconds", type=float, default=200, help="to measure for, at most")
-    parser.add_argument("--events", type=Path, metavar="FILE", help="write those of all warps")
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    found = rows(read_plan(arguments.plan), arguments.seconds, arguments.events)
+    found = rows(read_plan(arguments.plan), arguments.seconds)
     harness.report("stamps", found, TABLE, arguments.json)
 
 

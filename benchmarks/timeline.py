@@ -3,50 +3,24 @@
 
     python -m benchmarks.timeline measure --json FILE [--seconds 200] [--only NAME]  # needs a GPU
     python -m benchmarks.timeline predict FILE [--gpu H200] [--json FILE]
-    python -m benchmarks.timeline matmuls SURVEY --split fit [--number 100] [--seconds 2400]
-    python -m benchmarks.timeline halves SURVEY --split fit [--number 30] [--seconds 2400]
-    python -m benchmarks.timeline later SURVEY --split test [--number 45] [--seconds 2400]
-    python -m benchmarks.timeline latest SURVEY --split fit [--number 100] [--operations 5e10]
-    python -m benchmarks.timeline newest SURVEY --split test [--number 45] [--seconds 2400]
-    python -m benchmarks.timeline afterwards SURVEY --split test [--number 113] [--seconds 2400]
-    python -m benchmarks.timeline recent SURVEY --split fit [--number 257] [--operations 1e11]
-    python -m benchmarks.timeline seeded SURVEY --split test [--number 128] [--seconds 2400]
-    python -m benchmarks.timeline drawn RESULTS [--number 100] [--seconds 2400]
+    python -m benchmarks.timeline survey SURVEY --split test [--family NAME] [--number 100]
 
-The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
-the cost model's first choice, one from the middle of its ranking and one from the far end; the
-ladder; Triton's tutorial matmul, softmax, layer norm, attention, transposition, dropout and copies
-over several sizes and configurations; empty kernels. The parameters of `triton_ext.timeline` may be
-fitted to the split "fit" only; "test" is what errors are reported of.
+The workloads are fixed here: the ladder; Triton's tutorial matmul, softmax, layer norm, attention,
+transposition, dropout and copies over several sizes and configurations; empty kernels. The
+parameters of `triton_ext.timeline` may be fitted to the split "fit" only; "test" is what errors are
+reported of. `predict` takes what was measured or predicted before, so that the errors of a model
+that has changed are those of the same kernels.
 
-`matmuls` predicts configurations of this project's matmul that `benchmarks.survey` measured: five
+`survey` predicts configurations of this project's matmul that `benchmarks.survey` measured: five
 of each problem, evenly spread over the survey's list. A survey is of one split, whole. Problems are
-taken in the order of their names' CRC-32, however many there is time for. Left out is what takes
-too long to emulate: products of more than `LARGEST` operations, and those of more than
-`MOST_SHARED` steps of tiles whose blocks share tiles, as all blocks have to run then.
+taken in the order of their names' CRC-32, however many there is time for, so that the first ones
+are a sample of the others. Left out is what takes too long to emulate: products of more than
+`LARGEST` operations, and those of more than `MOST_SHARED` steps of tiles whose blocks share tiles,
+as all blocks have to run then. What a survey measured ran in turn, so the kernels of a problem are
+predicted with one clock. The 630 kernels that triton_ext/timeline/accuracy.py has of the H100:
 
-What a survey measured ran in turn, so the kernels of a problem are predicted with one clock.
-
-`halves` does so with a survey that is of both splits (benchmarks/results/survey_h200.json.gz): the
-last bit of the CRC-32 says of which a problem is. What it has of older kernels is left out, and
-what was drawn after the model was made: of that, `later` predicts a fifth (by the CRC-32). `latest`
-takes the problems that were measured with today's order of tiles: a fifth, in the same way, is to
-test, the others are to fit. `newest` takes those that were measured last, with clusters of one row
-of blocks, and never before: two fifths are to test.
-
-`afterwards` takes three configurations of the problems that were measured after the model was
-fitted, of up to `SHORT` operations.
-
-`recent` takes the problems of benchmarks/results/survey_h100.json.gz that were measured last, with
-today's kernels: all are to fit. `seeded` takes all of a survey whose seeds were set before
-(benchmarks/results/survey_timeline_h100.json: 41801 to 41803), and of which no model knows.
-
-`--operations` leaves larger problems of a survey out, so that its first ones are a sample of the
-others: they are in the order of a hash.
-
-`drawn` predicts what `benchmarks.matmul --random` measured: of each problem, in the order of the
-file, the configuration that was chosen, if it still is, and is not left out for the same reasons.
-All are of the split "test".
+    python -m benchmarks.timeline survey benchmarks/results/survey_timeline_h100.json \\
+        --split test --family "seeded matmul" --number 128 --seconds 2400 --gpu H100
 """
 
 from __future__ import annotations
@@ -65,17 +39,24 @@ from typing import Any
 from unittest import mock
 
 import torch
+import triton.language as tl
 
 import triton_ext
 from benchmarks import harness, ladder
 from benchmarks.harness import Row, Table
-from benchmarks.matmul import compile_all
-from benchmarks.problems import TYPES, Problem, drawn_problems, problem_of, sets_of
+from benchmarks.problems import TYPES, Problem, problem_of, sets_of
 from benchmarks.survey import described
-from tests.support import corpus_kernels as corpus  # type: ignore[import-not-found]
+from benchmarks.triton_kernels import (
+    LOG2E,
+    attention_by_pointers_kernel,
+    dropout_kernel,
+    layer_norm_kernel,
+    pointer_matmul,
+    softmax_kernel,
+    transpose_kernel,
+)
 from triton_ext.compat import LAUNCH_OPTIONS
 from triton_ext.emulator.errors import EmulationError
-from triton_ext.kernels.choice import cost_model
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import (
     compile_matmul,
@@ -86,9 +67,8 @@ from triton_ext.kernels.launch import (
 from triton_ext.timeline.gpus import GPUS
 from triton_ext.timeline.timeline import Timeline, in_turn
 
-SEEDS = {"fit": 1801, "test": 1802}
-"""The seeds of the drawn problems of each split."""
-PROBLEMS = {"fit": 8, "test": 26}
+SPLITS = ("fit", "test")
+"""What parameters may be fitted to, and what errors are reported of."""
 KEPT = 26e6
 """What sets may take together so that the L2 cache has them: half of its 50 MB, as its halves keep
 copies of their own. (If the caches were cold, sets of 5 to 25 MB were predicted 11 to 14 % too slow
@@ -101,14 +81,6 @@ GPU = SimpleNamespace(multi_processor_count=SMS)
 """What a launch plan asks of a GPU."""
 CANDIDATES = 5
 """The configurations of a problem of a survey that are predicted."""
-TODAY = ("middle", "every")
-"""Marks of a survey's problems that were measured with today's order of tiles."""
-FEWER, SHORT = {"afterwards matmul": 3}, 1e11
-"""The configurations of each problem of a family, where they are fewer; and the most operations."""
-RECENT = 2514
-"""How many rows at the end of the H100's survey were measured with today's kernels."""
-SURVEYED = ("matmuls", "halves", "later", "latest", "newest", "afterwards", "recent", "seeded")
-"""Parts of a survey."""
 NEAR = 1.05
 """How much longer than the best a choice may take that counts as good."""
 
@@ -186,27 +158,6 @@ def _matmul(problem: Problem, config: MatmulConfig) -> Callable[[str], Launch]:
     return prepare
 
 
-def matmuls() -> Iterator[Workload]:
-    """Drawn problems, each with three configurations."""
-    for split, seed in SEEDS.items():
-        for problem in drawn_problems(seed, PROBLEMS[split]):
-            ranked = [
-                config
-                for config in cost_model.ranked_configs(
-                    problem.element_type, problem.a_major, problem.b_major, problem.m, problem.n,
-                    problem.k, SMS, problem.out_type, every=True,
-                )
-                if config.k_blocks == 1
-            ]  # fmt: skip
-            chosen = [ranked[0], ranked[len(ranked) // 3], ranked[3 * len(ranked) // 4]]
-            for place, config in zip(("first", "middle", "far"), chosen, strict=True):
-                seconds = cost_model.predicted_seconds(config, problem.m, problem.n, problem.k, SMS)
-                yield Workload(
-                    f"{problem} {place}", "matmul", split, _matmul(problem, config),
-                    problem.bytes, seconds, config,
-                )  # fmt: skip
-
-
 def _emulated(config: MatmulConfig, problem: Problem) -> bool:
     """Whether it is not left out, as taking too long."""
     rows, columns = (problem.n, problem.m) if config.swap else (problem.m, problem.n)
@@ -216,68 +167,38 @@ def _emulated(config: MatmulConfig, problem: Problem) -> bool:
 
 
 def surveyed(
-    path: Path, split: str, part: str = "matmuls", most: float = math.inf
+    path: Path, split: str, family: str, most: float = math.inf
 ) -> Iterator[list[Workload]]:
-    """The candidates of each problem of a survey, as measured.
+    """The configurations of each problem of a survey, as measured.
 
     Args:
         path: maybe of gzip.
-        part: "matmuls": all. Of results/survey_h200.json.gz: "halves": those of both splits, by the
-            problem's name; "later": a fifth, by name, of those drawn after the model was made;
-            "latest": of those measured with today's order of tiles, a fifth or the others;
-            "newest": of those measured with clusters of one row of blocks, and never before, two
-            fifths or the others; "afterwards": those that no model of before has learnt from. Of
-            results/survey_h100.json.gz: "recent": those measured last. "seeded": all.
+        split: what the survey is for.
+        family: what its matmuls are called.
         most: operations of a problem.
     """
-    family = {"matmuls": "matmul", "halves": "present matmul"}.get(part, f"{part} matmul")
-    number = FEWER.get(family, CANDIDATES)
-    rows = harness.read(path)["rows"]
     seen: set[str] = set()
-    if part == "recent":
-        rows = rows[-RECENT:]
-    if part == "newest":
-        seen = {row["problem"] for row in rows if row.get("later") != "across"}
-        rows.reverse()  # what was measured twice has today's plain copies the second time
-    for row in sorted(rows, key=_number):
-        if part == "halves" and (
-            row.keys() & {"before", "later"} or _number(row) % 2 != list(SEEDS).index(split)
-        ):
-            continue
-        fifth = _number(row) % 5 == 0
-        if part == "later" and (row.get("later") != "drawn" or not fifth):
-            continue
-        if part == "latest" and (row.get("later") not in TODAY or fifth != (split == "test")):
-            continue
-        two_fifths = _number(row) % 5 < 2
-        if part == "newest" and not (
-            row.get("later") == "across" and two_fifths == (split == "test")
-        ):
-            continue
-        if part == "afterwards" and row.get("later") != "afterwards":
-            continue
-        if row["problem"] in seen:
+    for row in sorted(harness.read(path)["rows"], key=_number):
+        problem, configs = problem_of(row), row["configs"]
+        if row["problem"] in seen or problem.flops > most:
             continue
         seen.add(row["problem"])
-        problem, configs = problem_of(row), row["configs"]
         pairs = [(MatmulConfig(**each["config"]), each["seconds"]) for each in configs]
         pairs = [(config, seconds) for config, seconds in pairs if _emulated(config, problem)]
-        if problem.flops > (min(SHORT, most) if part == "afterwards" else most):
-            continue
-        if len(pairs) < number:
+        if len(pairs) < CANDIDATES:
             print(f"{problem} is left out")
             continue
         best = min(each["seconds"] for each in configs)
-        spread = [pairs[each * len(pairs) // number] for each in range(number)]
-        yield [_chosen(problem, c, family, split, seconds, best) for c, seconds in spread]
+        spread = [pairs[each * len(pairs) // CANDIDATES] for each in range(CANDIDATES)]
+        yield [_surveyed(problem, c, family, split, seconds, best) for c, seconds in spread]
 
 
 def _number(row: Row) -> int:
-    """By which problems are ordered, and divided."""
+    """By which problems are ordered."""
     return zlib.crc32(row["problem"].encode())
 
 
-def _chosen(
+def _surveyed(
     problem: Problem,
     config: MatmulConfig,
     family: str,
@@ -290,15 +211,6 @@ def _chosen(
         f"{problem}, {config.words}", family, split, _matmul(problem, config), problem.bytes,
         seconds, config, problem, best,
     )  # fmt: skip
-
-
-def drawn(path: Path) -> Iterator[list[Workload]]:
-    """What `benchmarks.matmul` has measured, of each problem one."""
-    for row in json.loads(path.read_text())["rows"]:
-        problem, seconds = problem_of(row), row["triton_ext_us"] * 1e-6
-        config = problem.config(SMS)
-        if config.words == row["config"] and _emulated(config, problem):
-            yield [_chosen(problem, config, "drawn matmul", "test", seconds)]
 
 
 def ladders() -> Iterator[Workload]:
@@ -344,7 +256,7 @@ def _others() -> Iterator[tuple[str, str, Callable[[str], Launch], int, float]]:
         for programs, stages in ((rows, 1), (4 * SMS, 2)):
             name = f"softmax {rows}x{columns}, {programs} programs, {warps} warps"
             softmax = _launched(
-                corpus.softmax_kernel, (programs,), [(half, shape)] * 2, *shape, block, stages,
+                softmax_kernel, (programs,), [(half, shape)] * 2, *shape, block, stages,
                 num_warps=warps,
             )  # fmt: skip
             yield "softmax", name, softmax, size, 2e-6 + size / 3e12
@@ -354,7 +266,7 @@ def _others() -> Iterator[tuple[str, str, Callable[[str], Launch], int, float]]:
     ):  # fmt: skip
         size, one, row = 4 * rows * columns, (half, (rows, columns)), (single, (columns,))
         norm = _launched(
-            corpus.layer_norm_kernel, (rows,), [one, row, row, one], columns, 1e-5, block,
+            layer_norm_kernel, (rows,), [one, row, row, one], columns, 1e-5, block,
             num_warps=warps,
         )  # fmt: skip
         name = f"layer norm {rows}x{columns} by {block}, {warps} warps"
@@ -365,7 +277,7 @@ def _others() -> Iterator[tuple[str, str, Callable[[str], Launch], int, float]]:
     ):  # fmt: skip
         size = 4 * side * side
         transpose = _launched(
-            corpus.transpose_kernel, (side // bm, side // bn), [(half, (side, side))] * 2, side,
+            transpose_kernel, (side // bm, side // bn), [(half, (side, side))] * 2, side,
             side, bm, bn, num_warps=warps,
         )  # fmt: skip
         name = f"transpose {side} by {bm}x{bn}, {warps} warps"
@@ -375,7 +287,7 @@ def _others() -> Iterator[tuple[str, str, Callable[[str], Launch], int, float]]:
     ):  # fmt: skip
         size, name = 8 * count, f"dropout {count} by {block}, {warps} warps"
         dropout = _launched(
-            corpus.dropout_kernel, (count // block,), [(single, (count,))] * 2, count, 0.5, 7,
+            dropout_kernel, (count // block,), [(single, (count,))] * 2, count, 0.5, 7,
             block, num_warps=warps,
         )  # fmt: skip
         yield "dropout", name, dropout, size, 2e-6 + size / 2e12
@@ -386,8 +298,8 @@ def _others() -> Iterator[tuple[str, str, Callable[[str], Launch], int, float]]:
         (8, 512, 64, 64, 64, False, 4, 2), (64, 1024, 128, 64, 64, True, 4, 2),
     ):  # fmt: skip
         attention = _launched(
-            corpus.attention_by_pointers_kernel, (length // bm, heads),
-            [(half, (heads, length, d))] * 4, length, corpus.LOG2E / d**0.5, bm, bn, d, causal,
+            attention_by_pointers_kernel, (length // bm, heads),
+            [(half, (heads, length, d))] * 4, length, LOG2E / d**0.5, bm, bn, d, causal,
             num_warps=warps, num_stages=stages,
         )  # fmt: skip
         name = f"attention {heads}x{length}x{d} by {bm}x{bn}, {warps} warps, {stages} stages"
@@ -399,16 +311,16 @@ def _others() -> Iterator[tuple[str, str, Callable[[str], Launch], int, float]]:
         (8192, 128, 256, 64, 8, 3),
     ):  # fmt: skip
         tutorial = _launched(
-            corpus.pointer_matmul, (size // bm * (size // bn),),
+            pointer_matmul, (size // bm * (size // bn),),
             [*[(torch.float16, (size, size))] * 3, (single, (size,))],
-            size, size, size, size, 1, size, 1, size, bm, bn, bk, corpus.tl.float32, "tf32", False,
+            size, size, size, size, 1, size, 1, size, bm, bn, bk, tl.float32, "tf32", False,
             "", num_warps=warps, num_stages=stages,
         )  # fmt: skip
         name = f"tutorial matmul {size} by {bm}x{bn}x{bk}, {warps} warps, {stages} stages"
         yield "tutorial matmul", name, tutorial, 6 * size * size, 2e-6 + 2 * size**3 / 4e14
     for programs, block in ((1, 32), (SMS, 128), (8 * SMS, 128), (64 * SMS, 128)):
         tensors = [(single, (block,))] * 2
-        tiny = _launched(corpus.dropout_kernel, (programs,), tensors, 0, 0.5, 7, block)
+        tiny = _launched(dropout_kernel, (programs,), tensors, 0, 0.5, 7, block)
         yield "launch", f"launch of {programs} blocks", tiny, 8 * block, 2e-6
 
 
@@ -418,8 +330,7 @@ def workloads() -> list[Workload]:
         Workload(name, family, _split(name), prepare, size, seconds)
         for family, name, prepare, size, seconds in _others()
     ]
-    every = [*ladders(), *others, *matmuls()]
-    return sorted(every, key=lambda work: zlib.crc32(work.name.encode()))
+    return sorted([*ladders(), *others], key=lambda work: zlib.crc32(work.name.encode()))
 
 
 def measure(work: Workload) -> Row:
@@ -481,7 +392,8 @@ def record(work: Workload, gpu: str = "H200") -> Timeline:
         ) as emulated,
     ):
         work.prepare("cpu")()
-    return emulated.timeline
+    found: Timeline = emulated.timeline
+    return found
 
 
 def predicted(rows: list[Row], gpu: str, only: str) -> Iterator[Row]:
@@ -494,10 +406,10 @@ def predicted(rows: list[Row], gpu: str, only: str) -> Iterator[Row]:
         pairs = []
         for row in group:
             work = known.get(row["workload"])
-            if work is None:  # one of `chosen`
+            if work is None:  # one of a survey
                 config = MatmulConfig(**row["config"])
                 kind = row["family"], row["split"], row["seconds"]
-                work = _chosen(problem_of(row), config, *kind)
+                work = _surveyed(problem_of(row), config, *kind)
             pairs.append((row, work))
         yield from _predictions(pairs, gpu)
 
@@ -520,7 +432,7 @@ def _predictions(pairs: Iterable[tuple[Row, Workload]], gpu: str) -> Iterator[Ro
 def summary(rows: list[Row]) -> list[str]:
     """Mean and worst errors, by split and family."""
     lines = []
-    for split in SEEDS:
+    for split in SPLITS:
         groups: dict[str, list[float]] = {}
         for row in rows:
             if row["split"] == split:
@@ -544,7 +456,7 @@ def rank(rows: Sequence[Row]) -> str:
             problems.setdefault((row["family"], row["problem"]), []).append(row)
     costs, of_all = [], []
     for each in problems.values():
-        if len(each) == FEWER.get(each[0]["family"], CANDIDATES):
+        if len(each) == CANDIDATES:
             first = min(each, key=lambda row: row["predicted"])["seconds"]
             costs.append(first / min(row["seconds"] for row in each))
             of_all.append(first / each[0]["best"])
@@ -603,7 +515,6 @@ def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
     from benchmarks.gpu_state import GpuState
 
     chosen = [work for work in workloads() if only in work.name]
-    compile_all(dict.fromkeys(work.config for work in chosen if work.config))
     state, begin = GpuState(), time.perf_counter()
     found: list[Row] = []
     for work in chosen:
@@ -625,39 +536,36 @@ def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
 
 def main() -> None:
     parser = harness.options(__doc__)
-    parser.add_argument("step", choices=("measure", "predict", *SURVEYED, "drawn"))
+    parser.add_argument("step", choices=("measure", "predict", "survey"))
     parser.add_argument("file", type=Path, nargs="*", help="what was measured")
-    parser.add_argument("--split", choices=tuple(SEEDS), help="which a survey is for")
-    parser.add_argument("--number", type=int, default=100, help="of problems of matmuls or drawn")
+    parser.add_argument("--split", choices=SPLITS, help="which a survey is for")
+    parser.add_argument("--family", default="matmul", help="what a survey's matmuls are called")
+    parser.add_argument("--number", type=int, default=100, help="of a survey's problems")
     parser.add_argument(
         "--operations", type=float, default=math.inf, help="that a problem of a survey has at most"
     )
-    parser.add_argument("--gpu", default="H200", help="to predict for")
+    parser.add_argument("--gpu", choices=GPUS, default="H200", help="to predict for")
     parser.add_argument("--only", default="", help="workloads whose name has this")
     parser.add_argument(
-        "--seconds", type=float, default=200, help="to measure for, or to predict matmuls, at most"
+        "--seconds", type=float, default=200, help="to measure for, or to predict a survey, at most"
     )
     arguments = parser.parse_args()
-    if arguments.step in (*SURVEYED, "drawn"):
-        path = arguments.file[0]
-        if arguments.step == "drawn":
-            work = drawn(path)
-        elif arguments.split is None:
-            parser.error(f"{arguments.step} needs --split")
-        else:
-            work = surveyed(path, arguments.split, arguments.step, arguments.operations)
-        found = chosen(work, arguments.number, arguments.seconds, arguments.gpu)
-        rows = harness.report("timeline", found, TABLE, arguments.json)
-        print("\n".join([*summary(rows), rank(rows)]))
+    if arguments.step == "measure":
+        running = measured(arguments.only, arguments.seconds, arguments.json)
+        harness.report("timeline", running, TABLE, arguments.json)
         return
-    if arguments.step == "predict":
+    if arguments.step == "survey":
+        if arguments.split is None or len(arguments.file) != 1:
+            parser.error("survey needs a file, and --split")
+        problems = surveyed(
+            arguments.file[0], arguments.split, arguments.family, arguments.operations
+        )
+        found = chosen(problems, arguments.number, arguments.seconds, arguments.gpu)
+    else:
         given = [row for path in arguments.file for row in json.loads(path.read_text())["rows"]]
         found = predicted(given, arguments.gpu, arguments.only)
-        rows = harness.report("timeline", found, TABLE, arguments.json)
-        print("\n".join([*summary(rows), rank(rows)]))
-        return
-    running = measured(arguments.only, arguments.seconds, arguments.json)
-    harness.report("timeline", running, TABLE, arguments.json)
+    rows = harness.report("timeline", found, TABLE, arguments.json)
+    print("\n".join([*summary(rows), rank(rows)]))
 
 
 if __name__ == "__main__":

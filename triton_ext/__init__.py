@@ -97,6 +97,7 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         found = importlib.import_module(_MODULES[name])
     elif name == "emulate":
+        importlib.import_module("triton_ext.timeline.client")  # answers `time`
         found = importlib.import_module("triton_ext.emulator.host.driver").emulate
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

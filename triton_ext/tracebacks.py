@@ -54,11 +54,10 @@ def trim(error: BaseException) -> None:
             continue
         seen.add(id(one))
         todo += [one.__cause__, one.__context__]
-        own = list(_own(one.__traceback__))
-        # In place: who is about to raise it again holds a part of it.
-        for entry, following in zip(own, [*own[1:], None], strict=True):
-            entry.tb_next = following
-        if own:
+        if own := list(_own(one.__traceback__)):
+            # In place: who is about to raise it again holds a part of it.
+            for entry, following in zip(own, [*own[1:], None], strict=True):
+                entry.tb_next = following
             one.__traceback__ = own[0]
 
 

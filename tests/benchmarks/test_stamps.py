@@ -14,7 +14,6 @@ from triton.backends.nvidia.compiler import CUDABackend, get_ptxas
 
 import triton_ext
 from benchmarks import stamps
-from benchmarks.problems import Problem
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul, launch_arguments, launch_plan
@@ -25,14 +24,13 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize("events", [False, True])
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words)
-def test_a_stamped_kernel_computes_the_same(config, events, tmp_path):
+def test_a_stamped_kernel_computes_the_same(config, tmp_path):
     make_ptx = CUDABackend.make_ptx
     made = []
 
     def stamped(self, *arguments):
-        made.append(stamps.stamped(make_ptx(self, *arguments), events))
+        made.append(stamps.stamped(make_ptx(self, *arguments)))
         return made[-1]
 
     m, n, k = 256, 192, 320
@@ -63,7 +61,6 @@ def test_a_stamped_kernel_computes_the_same(config, events, tmp_path):
     assert torch.equal(c, (a.float() @ b.float()).to(torch.bfloat16))
     [ptx] = made
     assert ptx.count("stamp_ended], 1") == ptx.count("ret;")
-    assert ("%clock;" in ptx) == events
     blocks = plan.grid[0] * config.blocks
     assert np.asarray(variables["variable stamp_ended"])[:4].view(np.uint32) == blocks
     times = np.asarray(variables["variable stamp_times"]).view(np.int64)
@@ -77,11 +74,10 @@ def test_a_stamped_kernel_computes_the_same(config, events, tmp_path):
     assert len(set(sm.tolist())) == blocks
 
 
-@pytest.mark.parametrize("events", [False, True])
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words)
-def test_ptxas_takes_it_and_spills_nothing(config, events, tmp_path):
+def test_ptxas_takes_it_and_spills_nothing(config, tmp_path):
     source = tmp_path / "k.ptx"
-    source.write_text(stamps.stamped(compile_matmul(config).asm["ptx"], events))
+    source.write_text(stamps.stamped(compile_matmul(config).asm["ptx"]))
     command = [get_ptxas(90).path, "-v", "--gpu-name=sm_90a", str(source), "-o", "/dev/null"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     assert "0 bytes spill stores" in said
@@ -105,23 +101,3 @@ def test_medians_are_of_launches_that_wrote_everything():
     assert found["turnover"] == 5000 - 700 - 3150
     times[:, 2, 5] = 0
     assert stamps.medians(times) == {}
-
-
-def test_the_events_of_kernels_that_were_measured_are_written(tmp_path):
-    problem = Problem(256, 192, 320)
-    shape = 8, stamps.WARPS, stamps.EVENTS, 2
-
-    def measured(problem, config, events):
-        assert events
-        return {}, {config.words: np.full(shape, config.consumers, np.uint32)}
-
-    path = tmp_path / "events.npz"
-    with (
-        mock.patch.object(stamps, "measure", measured),
-        mock.patch.object(stamps, "compiled_ahead", lambda plan, pool: plan),
-    ):
-        assert len(list(stamps.rows([(problem, CONFIGS)], 100, path))) == len(CONFIGS)
-    found = np.load(path)
-    assert found["kernels"].tolist() == [config.words for config in CONFIGS]
-    assert found["events"].shape == (len(CONFIGS), *shape)
-    assert [int(each.max()) for each in found["events"]] == [each.consumers for each in CONFIGS]

@@ -75,9 +75,9 @@ def test_a_fault_that_is_found_has_status_1(arguments, problem, form):
     assert problem in said
 
 
-def test_a_value_to_decode_has_no_tile():
+def test_a_tile_beside_a_value_needs_its_elements():
     status, said = status_and_line("descriptor", "0x4000404000010000", "--instr", "64x16")
-    assert (status, "--instr cannot be used with a value to decode" in said) == (2, True)
+    assert (status, "give the width of its elements with the tile: --bits" in said) == (2, True)
 
 
 def test_stdin():
@@ -389,14 +389,14 @@ def test_another_missing_module_is_named(missing, words, tmp_path):
 def test_an_emulator_that_lacks_a_module_is_no_missing_emulator():
     pytest.importorskip("torch")
     code = WITHOUT.replace(
-        'name.split(".")[0] in ("triton", "torch")', 'name == "triton_ext.timeline"'
+        'name.split(".")[0] in ("triton", "torch")', 'name == "triton_ext.emulator.schedule"'
     ).replace(
         "from triton_ext.cli import main\nmain(sys.argv[1:])",
         "import torch, triton_ext\na = torch.ones(64, 64).half()\ntriton_ext.matmul(a, a)",
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert finished.returncode == 1
-    assert "No module named 'triton_ext.timeline'" in finished.stderr.splitlines()[-1]
+    assert "No module named 'triton_ext.emulator.schedule'" in finished.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

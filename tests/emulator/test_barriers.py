@@ -13,6 +13,7 @@ import pytest
 from silicon.copy_cases import INIT, SMEM, aligned, module
 
 from triton_ext.emulator import UnsupportedInstruction, run_ptx
+from triton_ext.emulator.clients.trace import Trace
 from triton_ext.emulator.errors import (
     BarrierFault,
     Deadlock,
@@ -21,7 +22,6 @@ from triton_ext.emulator.errors import (
     UninitializedRead,
 )
 from triton_ext.emulator.schedule import machine
-from triton_ext.emulator.schedule.trace import Trace
 
 SCHEDULES = ("eager", "lazy", "random")
 PARAMETERS = ".param .u64 out"

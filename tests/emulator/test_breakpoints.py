@@ -20,6 +20,10 @@ pytest.importorskip("triton")
 
 from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
+from triton.experimental.gluon.language.nvidia.blackwell import (  # noqa: E402
+    TensorMemoryLayout,
+    allocate_tensor_memory,
+)
 
 import triton_ext  # noqa: E402
 from triton_ext.cli import main  # noqa: E402
@@ -151,9 +155,9 @@ def one_after_the_other(x, y, z, N: gl.constexpr):
     gl.store(z + at, second.load(layout))  # three
 
 
-def line_of(text):
-    """The line of `one_after_the_other` that has a text."""
-    lines, first = inspect.getsourcelines(one_after_the_other.fn)
+def line_of(text, kernel=one_after_the_other):
+    """The line of a kernel that has a text."""
+    lines, first = inspect.getsourcelines(kernel.fn)
     [line] = [first + number for number, each in enumerate(lines) if text in each]
     return line
 
@@ -173,6 +177,36 @@ def test_a_buffer_has_no_values_of_another_one():
         np.array_equal(each, (x if name == "first" else y).numpy())
         for (_, name), each in values.items()
     )
+
+
+@gluon.jit
+def two_accumulators(x, y, M: gl.constexpr, N: gl.constexpr):
+    first = allocate_tensor_memory(gl.float32, [M, N], TensorMemoryLayout((M, N), 1))
+    second = allocate_tensor_memory(gl.float32, [M, N], TensorMemoryLayout((M, N), 1))
+    layout: gl.constexpr = first.get_reg_layout()
+    row = gl.arange(0, M, gl.SliceLayout(1, layout))
+    column = gl.arange(0, N, gl.SliceLayout(0, layout))
+    at = row[:, None] * N + column[None, :]
+    first.store(gl.load(x + at))
+    second.store(gl.load(y + at))
+    gl.store(x + at, first.load(layout) + second.load(layout))  # both
+
+
+@pytest.mark.parametrize("rows", [64, 128])
+def test_tiles_of_tensor_memory(rows):
+    """Two of 64 rows share columns: 16 of every 32 lanes each (PTX ISA, "Data path layout F")."""
+    rng = np.random.default_rng(0)
+    x, y = (torch.from_numpy(rng.standard_normal((rows, 64), np.float32)) for _ in range(2))
+    expected = {"first": x.numpy().copy(), "second": y.numpy().copy()}
+    seen = []
+    with triton_ext.emulate("sm_100") as gpu:
+        place = f"test_breakpoints.py:{line_of('# both', two_accumulators)}"
+        gpu.break_at(place, lambda stop: seen.append(dict(stop.buffers())))
+        two_accumulators[(1,)](x, y, rows, 64)
+    assert seen
+    for found in seen:
+        assert set(found) == set(expected)
+        assert all(np.array_equal(found[name], expected[name]) for name in found)
 
 
 def test_a_breakpoint_that_is_never_hit_says_why():

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from triton_ext.emulator import run_ptx
+from triton_ext.emulator.clients.statistics import Statistics
+from triton_ext.emulator.clients.trace import Trace, as_text
 from triton_ext.emulator.decode.decoder import instruction, opcodes_of
 from triton_ext.emulator.errors import (
     BarrierFault,
@@ -22,8 +24,6 @@ from triton_ext.emulator.errors import (
     UninitializedRead,
     UnsupportedInstruction,
 )
-from triton_ext.emulator.schedule.observers import Statistics
-from triton_ext.emulator.schedule.trace import Trace, as_text
 
 SCHEDULES = ("eager", "lazy", "random")
 

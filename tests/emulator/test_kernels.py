@@ -17,8 +17,8 @@ from shallow_rings import two_stages  # noqa: E402
 from sites import ALL, ROOT, triton_sites  # noqa: E402
 
 import triton_ext  # noqa: E402
+from triton_ext.emulator.clients.statistics import Statistics  # noqa: E402
 from triton_ext.emulator.host.driver import active_gpu  # noqa: E402
-from triton_ext.emulator.schedule.observers import Statistics  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig  # noqa: E402
 
 CASES = list(kernel_cases.all_cases())

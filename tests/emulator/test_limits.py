@@ -27,6 +27,7 @@ from triton_ext.emulator.errors import (
     UnsupportedInstruction,
 )
 from triton_ext.emulator.schedule import machine
+from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.errors import LayoutError
 
 SCHEDULES = ("eager", "lazy", "random")
@@ -231,11 +232,12 @@ def test_a_launch_may_take_long_if_its_blocks_end(monkeypatch):
     clock = Clock(0.1)  # six minutes with each look, of which each block has one or two
     monkeypatch.setattr(machine, "time", clock)
     monkeypatch.setattr(machine, "PATIENCE", 1500.0)
-    run("st.global.u32 [%rd1], %r1;", grid=50)
+    options = {"grid": 50, "observer": Observer()}  # with an observer, all blocks run here
+    run("st.global.u32 [%rd1], %r1;", **options)
     assert clock.now > 10 * machine.PATIENCE
     with pytest.raises(LimitReached, match=r"timeout = 1500\.0"):
-        run("st.global.u32 [%rd1], %r1;", grid=50, timeout=1500.0)
-    run("st.global.u32 [%rd1], %r1;", grid=50, timeout=math.inf)
+        run("st.global.u32 [%rd1], %r1;", timeout=1500.0, **options)
+    run("st.global.u32 [%rd1], %r1;", timeout=math.inf, **options)
 
 
 @pytest.mark.parametrize("wrong", [1, 2])

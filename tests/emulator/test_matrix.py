@@ -935,7 +935,7 @@ def test_the_emulator_gives_what_an_h100_gave():
 @pytest.mark.sm90
 @pytest.mark.parametrize("cases", [layout_cases, lambda: list(rounding_cases(9))])
 def test_a_gpu_gives_what_the_emulator_gives(cases):
-    from silicon.driver import run_on_gpu
+    from benchmarks.driver import run_on_gpu
 
     for case in cases():
         assert digest(case.run(run_on_gpu)) == digest(case.run(launcher())), case.name

@@ -79,7 +79,7 @@ def test_no_case_depends_on_when_copies_complete(schedule):
 
 @pytest.mark.sm90
 def test_a_hopper_gpu_gives_the_bits_of_the_emulator():
-    from silicon.driver import run_on_gpu
+    from benchmarks.driver import run_on_gpu
 
     def on_gpu(ptx, kernel, grid, block, args, **options):
         run_on_gpu(ptx, kernel, grid, block, args, **options)

@@ -634,15 +634,14 @@ def test_triton_counts_the_same(site: Path | None):
 
 @pytest.fixture(scope="module")
 def benchmark(tmp_path_factory):
-    """`benchmarks.bank_conflicts`, with a compilation cache of its own."""
+    """`silicon.record_banks`, with a compilation cache of its own."""
     pytest.importorskip("triton")
     pytest.importorskip("torch")
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT))
         patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        import benchmarks.bank_conflicts as module
+        from silicon import record_banks
 
-        yield module
+        yield record_banks
 
 
 @pytest.fixture(scope="module")
@@ -765,7 +764,7 @@ if arguments == ["--query-metrics"]:
     print("smsp__inst_executed_op_shared_ld   Counter   inst   # of warp instructions")
     sys.exit()
 value = lambda option: arguments[arguments.index(option) + 1]
-assert arguments[-3:] == ["-m", "benchmarks.bank_conflicts", "--launch"], arguments
+assert arguments[-3:] == ["-m", "silicon.record_banks", "--launch"], arguments
 assert value("--clock-control") == "none" and value("--kernel-name") == "regex:exchange"
 assert "smsp__inst_executed_op_shared_ld.sum" in value("--metrics")
 assert "ldsm" not in value("--metrics")  # not listed above
@@ -795,7 +794,7 @@ def test_the_benchmark_from_end_to_end(benchmark, tmp_path, monkeypatch, capsys,
     ncu.write_text(f"#!{sys.executable}\nCOUNTERS = {str(file)!r}\n{FAKE_NCU}")
     ncu.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(sys, "argv", ["bank_conflicts", "--json", str(tmp_path / "rows.json")])
+    monkeypatch.setattr(sys, "argv", ["record_banks", "--json", str(tmp_path / "rows.json")])
     with pytest.raises(SystemExit) as finished:
         benchmark.main()
     assert finished.value.code == shift
@@ -803,7 +802,7 @@ def test_the_benchmark_from_end_to_end(benchmark, tmp_path, monkeypatch, capsys,
     assert out.count("ok: ") == (0 if shift else len(counters))
     assert out.count("DIFFERS: ") == (len(counters) - 3 if shift else 0)
     document = json.loads((tmp_path / "rows.json").read_text())
-    assert document["benchmark"] == "bank_conflicts"
+    assert document["command"].endswith("silicon.record_banks")
     assert len(document["rows"]) == len(counters)
 
 

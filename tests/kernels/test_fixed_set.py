@@ -27,9 +27,10 @@ from triton_ext.kernels.choice.cost_model import predicted_seconds
 from triton_ext.kernels.element_types import BLOCK_SCALED, ELEMENT_BYTES
 from triton_ext.kernels.precompile import fixed_configurations
 from triton_ext.ops import plans, rule
+from triton_ext.ops.call import Call
 from triton_ext.ops.device import find_gpu
 from triton_ext.ops.epilogue import Epilogue
-from triton_ext.ops.products import prepare
+from triton_ext.ops.planning import described, planned
 
 HOST = torch.device("cpu")
 TYPES = [
@@ -87,7 +88,8 @@ def test_what_it_costs():
 
 def plan_of(m, n, k, **epilogue):
     a, b = torch.zeros(m, k, dtype=torch.bfloat16), torch.zeros(n, k, dtype=torch.bfloat16).T
-    return prepare(find_gpu(HOST), a, b, Epilogue(**epilogue), a.dtype).launch.config
+    call = Call(a, b, Epilogue(**epilogue))
+    return planned(described(find_gpu(HOST), call)).launch.config
 
 
 def test_products_choose_among_it(monkeypatch):
@@ -116,7 +118,7 @@ def test_products_choose_among_it(monkeypatch):
 
 
 def test_a_measured_configuration_is_not_asked_for(monkeypatch):
-    monkeypatch.setattr("triton_ext.ops.products.lookup", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr("triton_ext.ops.planning.lookup", lambda *_: pytest.fail("asked"))
     triton_ext.fixed_kernels()
     with triton_ext.emulate("sm_90"):
         plan_of(64, 64, 64)

@@ -32,8 +32,9 @@ import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
 from triton_ext.kernels.choice import candidates  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig  # noqa: E402
-from triton_ext.ops import launches, overrides, plans, products  # noqa: E402
+from triton_ext.ops import checks, launches, planning, plans  # noqa: E402
 from triton_ext.ops import types as ops_types  # noqa: E402
+from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.device import Gpu  # noqa: E402
 from triton_ext.ops.epilogue import NOTHING, Epilogue  # noqa: E402
 from triton_ext.ops.operands import (  # noqa: E402
@@ -483,8 +484,7 @@ def test_scaled_mm_of_8_bit_types(dtype):
 
 def test_fast_accum_before_triton_3_9(monkeypatch):
     """As in an older release: an error that says so, and a drop-in leaves it to PyTorch."""
-    for module in (products, overrides):
-        monkeypatch.setattr(module, "is_new", lambda: False)
+    monkeypatch.setattr(ops_types, "is_new", lambda: False)
     a, one = torch.ones(32, 64).to(torch.float8_e4m3fn), torch.ones(())
     with triton_ext.emulate("sm_90") as gpu:
         with pytest.raises(LayoutError, match="use_fast_accum = False: must be True on Hopper"):
@@ -522,8 +522,7 @@ def test_scaled_mm_without_fast_accum(types):
 
 def test_two_types_of_fp8_before_triton_3_9(monkeypatch):
     """On Hopper an error that says so, unless PyTorch's may be taken; a drop-in takes that."""
-    for module in (ops_types, overrides):
-        monkeypatch.setattr(module, "is_new", lambda: False)
+    monkeypatch.setattr(ops_types, "is_new", lambda: False)
     a, b = torch.randn(16, 32).to(torch.float8_e4m3fn), torch.randn(16, 32)
     b, one = b.to(torch.float8_e5m2).t(), torch.ones(())
     exact = a.double() @ b.double()
@@ -1543,8 +1542,8 @@ def imagined(monkeypatch):
         def __call__(self, a, b, c, epilogue=NOTHING):
             gpu.launch(self, a, b, c, epilogue)
 
-    monkeypatch.setattr(products, "PreparedLaunch", Launch)
-    monkeypatch.setattr(products, "require_gpu", lambda device: Gpu(90, properties, -1))
+    monkeypatch.setattr(planning, "PreparedLaunch", Launch)
+    monkeypatch.setattr(checks, "require_gpu", lambda device: Gpu(90, properties, -1))
     monkeypatch.setattr(plans, "_current_gpu", lambda: -1)
     monkeypatch.setattr(plans, "_new_on_gpu", plans._new_on_host)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
@@ -1781,7 +1780,7 @@ def test_what_is_kept_is_bounded(imagined, monkeypatch):
         triton_ext.matmul(torch.randn(m, 16).half(), b)
     assert len(imagined.prepared) == 10
     for m, found in ((17, True), (16, True), (15, True), (14, False), (8, False)):
-        plan = plans.find(torch.randn(m, 16).half(), b)
+        plan = plans.find(Call(torch.randn(m, 16).half(), b))
         assert (plan is not None) == found
 
 

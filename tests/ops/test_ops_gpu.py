@@ -24,7 +24,8 @@ from ops_models import (  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext import compat  # noqa: E402
-from triton_ext.ops import launches, plans, products, rule, tuned  # noqa: E402
+from triton_ext.ops import launches, planning, plans, rule, tuned  # noqa: E402
+from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.types import output_type  # noqa: E402
 
 pytestmark = pytest.mark.sm90
@@ -253,7 +254,7 @@ def test_the_direct_launch_is_the_launch_by_triton(monkeypatch):
     a, b = operands(304, 520, 712)
     first = triton_ext.matmul(a, b)
     second = triton_ext.matmul(a, b)
-    assert plans.find(a, b).launch.direct is not None
+    assert plans.find(Call(a, b)).launch.direct is not None
     monkeypatch.setattr(launches, "needs_the_jit", lambda: True)
     assert torch.equal(first, second)
     assert torch.equal(first, triton_ext.matmul(a, b))
@@ -544,7 +545,7 @@ def test_repeated_calls_of_every_kind(monkeypatch):
             super().__init__(*args)
             prepared.append(self)
 
-    monkeypatch.setattr(products, "PreparedLaunch", Prepared)
+    monkeypatch.setattr(planning, "PreparedLaunch", Prepared)
     plans.forget()
     for call in (
         lambda: product(x, w.t()),

@@ -29,16 +29,17 @@ from triton_ext.commands.tune import tune as tune_command  # noqa: E402
 from triton_ext.kernels.choice.choose import choose_config  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig  # noqa: E402
 from triton_ext.ops import (  # noqa: E402
+    checks,
     device,
     launches,
     overrides,
     plans,
-    products,
     rule,
     tuned,
     tuning,
 )
 from triton_ext.ops import types as ops_types  # noqa: E402
+from triton_ext.ops.call import Call  # noqa: E402
 
 PROBLEM = tuned.Problem("NVIDIA H100", 132, "bf16", "K", "K", "bf16", 64, 512, 256)
 CONFIG = MatmulConfig(90, "bf16", block_m=64, block_n=64, consumers=1, stages=4, max_splits=2)
@@ -267,7 +268,7 @@ def gpu(monkeypatch, request):
     with triton_ext.emulate(f"sm_{arch}"):
         name = types.SimpleNamespace(name="Emulated", multi_processor_count=132)
         named = device.Gpu(arch, name, None)
-        monkeypatch.setattr(products, "require_gpu", lambda torch_device: named)
+        monkeypatch.setattr(checks, "require_gpu", lambda torch_device: named)
         yield named
 
 
@@ -286,7 +287,7 @@ def test_the_fastest_is_used_from_then_on(gpu, used, shapes):
     a, b = (torch.randn(shape).bfloat16() for shape in shapes)
     bias = torch.randn(b.shape[-1]).bfloat16()
     triton_ext.matmul(a, b)
-    found = tuning.tune(gpu, a, b, None, 4, True, the_third_is_fastest)
+    found = tuning.tune(gpu, Call(a, b), 4, True, the_third_is_fastest)
     assert [row.seconds for row in found.measured] == [1.0, 2.0, 3.0, 4.0]
     batch = a.shape[0] if a.dim() == 3 else 1
     m, n, k = a.shape[-2], b.shape[-1], a.shape[-1]
@@ -313,7 +314,7 @@ def test_the_fastest_is_used_from_then_on(gpu, used, shapes):
 
 def test_what_is_not_kept(gpu):
     a, b = torch.randn(64, 72).half(), torch.randn(72, 40).half()
-    found = tuning.tune(gpu, a, b, torch.float32, 4, False, the_third_is_fastest)
+    found = tuning.tune(gpu, Call(a, b, out_dtype=torch.float32), 4, False, the_third_is_fastest)
     assert found.file is None
     assert not tuned.path().exists()
     assert found.config.c_type == "fp32"
@@ -323,7 +324,7 @@ def test_what_is_not_kept(gpu):
 
 def test_a_shared_operand_is_tuned_as_it_is_multiplied(gpu, used):
     a, b = torch.randn(3, 64, 72).half(), torch.randn(72, 40).half()
-    found = tuning.tune(gpu, a, b.expand(3, 72, 40), None, 4, True, the_third_is_fastest)
+    found = tuning.tune(gpu, Call(a, b.expand(3, 72, 40)), 4, True, the_third_is_fastest)
     assert (found.problem.batch, found.problem.m) == (1, 192)
     used.clear()
     triton_ext.matmul(a, b)
@@ -332,14 +333,14 @@ def test_a_shared_operand_is_tuned_as_it_is_multiplied(gpu, used):
 
 def test_operands_that_tma_cannot_read(gpu, used):
     a, b = torch.randn(64, 73).half()[:, 1:], torch.randn(72, 13).half()
-    found = tuning.tune(gpu, a, b, None, 4, True, the_third_is_fastest)
+    found = tuning.tune(gpu, Call(a, b), 4, True, the_third_is_fastest)
     assert found.torch_seconds is None  # ours would have to copy
     used.clear()
     triton_ext.matmul(a, b)
     assert used == [found.config]
     a = torch.randn(64, 72).half().expand(2, 64, 72)[..., 1:]
     b = torch.randn(2, 71, 40).half()
-    found = tuning.tune(gpu, a, b, None, 4, True, the_third_is_fastest)
+    found = tuning.tune(gpu, Call(a, b), 4, True, the_third_is_fastest)
     used.clear()
     triton_ext.matmul(a, b)
     assert used == [found.config]
@@ -348,7 +349,7 @@ def test_operands_that_tma_cannot_read(gpu, used):
 @pytest.mark.parametrize("gpu", [100], indirect=True)
 def test_operands_of_8_bits_that_tma_cannot_read(gpu, used):
     a, b = (torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((64, 128), (128, 40)))
-    found = tuning.tune(gpu, a, b, None, 4, True, the_third_is_fastest)
+    found = tuning.tune(gpu, Call(a, b), 4, True, the_third_is_fastest)
     assert found.config.b_major == "MN"
     used.clear()
     triton_ext.matmul(a, b)
@@ -361,10 +362,9 @@ def test_operands_of_8_bits_that_tma_cannot_read(gpu, used):
      ((0, 8), (8, 8), 1, "a.shape, b.shape"), ((8,), (8, 8), 1, "a.shape")],
 )  # fmt: skip
 def test_bad_arguments(gpu, a, b, count, argument):
+    call = Call(torch.ones(a).half(), torch.ones(b).half())
     with pytest.raises(LayoutError) as caught:
-        tuning.tune(
-            gpu, torch.ones(a).half(), torch.ones(b).half(), None, count, True, the_third_is_fastest
-        )
+        tuning.tune(gpu, call, count, True, the_third_is_fastest)
     assert caught.value.argument == argument
 
 
@@ -375,10 +375,10 @@ def test_bad_arguments(gpu, a, b, count, argument):
 def measured(gpu, monkeypatch):
     """Every product is measured; torch's takes as long as the test says. Yields what was."""
     asked = types.SimpleNamespace(torch_seconds=9.0, problems=[])
-    tune = tuning.tune
+    measure = tuning.measure
 
     def noted(*arguments):
-        found = tune(*arguments)
+        found = measure(*arguments)
         asked.problems.append(found.problem)
         return found
 
@@ -389,7 +389,7 @@ def measured(gpu, monkeypatch):
         runs[-1](0)
         return [*ours, asked.torch_seconds]
 
-    monkeypatch.setattr(tuning, "tune", noted)
+    monkeypatch.setattr(tuning, "measure", noted)
     monkeypatch.setattr(tuning, "device_seconds", seconds)
     monkeypatch.setattr(overrides, "find_gpu", lambda torch_device: gpu)
     monkeypatch.setattr(rule, "_given", None)
@@ -468,7 +468,7 @@ def test_what_cannot_be_measured_is_predicted(measured, monkeypatch, used, error
     def fail(*arguments):
         raise error
 
-    monkeypatch.setattr(tuning, "tune", fail)
+    monkeypatch.setattr(tuning, "measure", fail)
     a = torch.ones(16, 24).half()
     with pytest.warns(RuntimeWarning, match="not measured: .*1x16x16x24: (no space|CUDA)"):
         made = triton_ext.matmul(a, a.t())
@@ -487,7 +487,7 @@ def test_an_emulated_gpu_has_no_time(arch):
 def test_on_an_emulated_gpu_nothing_is_measured(arch, monkeypatch):
     monkeypatch.setattr(rule, "_given", None)
     triton_ext.measured_kernels()
-    monkeypatch.setattr(tuning, "tune", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(tuning, "measure", lambda *_: pytest.fail("measured"))
     a = torch.ones(8, 8).half()
     with triton_ext.emulate(arch):
         assert triton_ext.matmul(a, a)[0, 0] == 8
@@ -513,7 +513,8 @@ def test_the_command(monkeypatch, gpu):
 
     def autotune(a, b, **options):
         asked.update(a=a, b=b, **options)
-        return tuning.tune(gpu, a, b, options["out_dtype"], 4, True, the_third_is_fastest)
+        call = Call(a, b, out_dtype=options["out_dtype"])
+        return tuning.tune(gpu, call, 4, True, the_third_is_fastest)
 
     randn = torch.randn
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -547,7 +548,7 @@ def test_the_command_has_all_types():
 
 def test_table_and_object_agree(gpu):
     a = torch.ones(64, 64).half()
-    found = tuning.tune(gpu, a, a, None, 4, False, the_third_is_fastest)
+    found = tuning.tune(gpu, Call(a, a), 4, False, the_third_is_fastest)
     assert list(table(found))[-1] == "not kept"
     assert as_object(found)["file"] is None
     assert len(as_object(found)["measured"]) == 4

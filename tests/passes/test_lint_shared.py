@@ -198,7 +198,7 @@ def exchanged(shared, name: str, *, count: bool = True):
 
     import triton_ext
     from triton_ext import passes
-    from triton_ext.emulator.schedule.observers import Statistics
+    from triton_ext.emulator.clients.statistics import Statistics
 
     counted, rows = Statistics(), gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
     tensors = [kernels.tensor("float32", 64, 64) for _ in range(2)]

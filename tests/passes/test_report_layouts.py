@@ -195,7 +195,7 @@ def ran(layout: str, dtype: str, way: str, arch: str):
 
     import triton_ext
     from triton_ext import passes
-    from triton_ext.emulator.schedule.observers import Statistics
+    from triton_ext.emulator.clients.statistics import Statistics
 
     counted = Statistics()
     with (

@@ -36,7 +36,6 @@ import triton_ext
 from triton_ext import distributed
 from triton_ext.ops import eager, functional, products
 from triton_ext.ops.epilogue import NOTHING, Epilogue, finished
-from triton_ext.ops.types import output_type
 from triton_ext.passes.frame.both_ways import up_to_ptx
 
 
@@ -106,16 +105,19 @@ def scales_of_blocks():
 # ------------------------------------------------------- the rules, over a class of inputs
 
 
-def by_torch(a, b, epilogue=NOTHING, out_dtype=None, **_):
+def by_torch(call):
     """What the kernels compute, by torch, so that many products are quick."""
+    a, b, epilogue, *_ = call.upright
     if a.dtype == torch.int8:
-        made = (a.double() @ b.double()).to(out_dtype or output_type(a.dtype))
+        made = (a.double() @ b.double()).to(call.dtype)
         return finished(made, epilogue)
     made = finished((a.float() @ b.float()), _wide(epilogue))
-    return made.to(out_dtype or output_type(a.dtype))
+    return made.to(call.dtype)
 
 
 def _wide(epilogue):
+    if epilogue is NOTHING:
+        return epilogue
     return type(epilogue)(*(x.float() if isinstance(x, torch.Tensor) else x for x in epilogue))
 
 

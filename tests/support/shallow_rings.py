@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from triton_ext.kernels.choice.choose import choose_config
-from triton_ext.ops import products
+from triton_ext.ops import planning
 
 
 def _shallow(*problem, **options):
@@ -20,5 +20,5 @@ def _shallow(*problem, **options):
 @contextmanager
 def two_stages() -> Iterator[None]:
     """Products choose as ever, but for the number of stages."""
-    with mock.patch.object(products, "choose_config", _shallow):
+    with mock.patch.object(planning, "choose_config", _shallow):
         yield

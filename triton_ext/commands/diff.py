@@ -28,9 +28,9 @@ from triton_ext.render.difference import (
     compare_instruction_descriptors,
     compare_layouts,
     compare_listings,
-    compare_timelines,
     listing_kind,
 )
+from triton_ext.timeline.difference import compare_timelines
 
 JSON_VERSION = 1
 _LISTINGS = {"ptx": "PTX", "mlir": "TTGIR", "trace": "trace"}
@@ -164,7 +164,7 @@ def _timeline(text: str) -> Any:
 
 def _trace(text: str, what: str) -> Iterator[str]:
     """The lines of a trace that `run --trace-file` wrote."""
-    from triton_ext.emulator.schedule.trace import as_text  # imports numpy
+    from triton_ext.emulator.clients.trace import as_text  # imports numpy
 
     for number, line in enumerate(text.splitlines(), 1):
         try:

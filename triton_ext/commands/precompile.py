@@ -23,6 +23,7 @@ from triton_ext.commands.common import (
 )
 from triton_ext.commands.tune import KINDS, OUT_TYPES
 from triton_ext.kernels.choice.gpus import MODELS
+from triton_ext.kernels.config import ACTIVATIONS
 from triton_ext.kernels.element_types import MAJORS, Major
 from triton_ext.render.words import counted
 
@@ -102,7 +103,7 @@ def _rows(text: str) -> tuple[int, ...]:
 )
 @click.option("--batched", is_flag=True, help="Those of a fixed set for batches of products.")
 @click.option("--bias", is_flag=True, help="With a bias of C's columns.")
-@click.option("--activation", type=choices(["relu", "gelu", "silu"]), help="With an activation.")
+@click.option("--activation", type=choices(ACTIVATIONS), help="With an activation.")
 @click.option("--residual", is_flag=True, help="With a matrix that is added.")
 @click.option(
     "--scales",

@@ -229,13 +229,14 @@ def run(
     with needing_kernels():
         import triton  # noqa: F401
 
-        from triton_ext.emulator.host.driver import emulate
+        from triton_ext import emulate
         from triton_ext.emulator.host.wrong_architecture import architecture_of
+    from triton_ext.emulator.clients.breakpoints import Stop, described
+    from triton_ext.emulator.clients.statistics import Statistics
+    from triton_ext.emulator.clients.trace import Event, Trace, as_text
     from triton_ext.emulator.errors import EmulationError
-    from triton_ext.emulator.schedule.breakpoints import Stop, described
     from triton_ext.emulator.schedule.machine import MAX_STEPS
-    from triton_ext.emulator.schedule.observers import Observer, Observers, Statistics
-    from triton_ext.emulator.schedule.trace import Event, Trace, as_text
+    from triton_ext.emulator.schedule.observers import Observer, Observers
     from triton_ext.hardware.architecture import architecture
     from triton_ext.timeline.gpus import gpu_of
 

@@ -15,8 +15,11 @@ from triton_ext.distributed.launches import Kind
 from triton_ext.distributed.workspace import Workspace, workspace_of
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
 from triton_ext.kernels.config import ACTIVATIONS
-from triton_ext.ops import products, registered
+from triton_ext.ops import registered
+from triton_ext.ops.call import Call
+from triton_ext.ops.checks import check_operands
 from triton_ext.ops.epilogue import Epilogue, activated, epilogue_of, finished
+from triton_ext.ops.products import product
 from triton_ext.ops.types import FP8_TYPES, bias_type, output_type
 
 Group = dist.ProcessGroup | Workspace | None
@@ -141,7 +144,7 @@ def matmul_all_reduce(
         if torch.is_grad_enabled() and any(each.requires_grad for each in (a, b)):
             rule = f"has a gradient only with rows a multiple of the {process_group.size()} ranks"
             raise LayoutError("a.shape", tuple(a.shape), rule)
-        made = products.product(a, b)
+        made = product(Call(a, b))
         dist.all_reduce(made, group=process_group)
         return finished(made, epilogue)
     options: dict[str, Any] = {"bias": bias, "activation": activation, "overlap": overlap}
@@ -194,7 +197,7 @@ def _checked(
     kind: Kind, a: Tensor, b: Tensor, parts: Parts, out_dtype: torch.dtype | None, ranks: int
 ) -> Epilogue:
     """The epilogue, with a scale of a for each row where rows are gathered; LayoutError."""
-    products.check_operands(a, b, 2)
+    check_operands(a, b, 2)
     (m, _), n = a.shape, b.shape[1]
     dtype = out_dtype or output_type(a.dtype)
     if kind == "scatter" and m % ranks:
@@ -255,8 +258,8 @@ def _run(
     epilogue = _checked(kind, a, b, parts, out_dtype, ranks)
     if ranks == 1 or not math.prod((*a.shape, b.shape[1])):
         rows = a if kind == "scatter" else a.expand(ranks, *a.shape).flatten(0, 1)
-        return products.product(rows[: len(rows) // ranks] if kind == "scatter" else rows, b,
-                                epilogue, out_dtype)  # fmt: skip
+        rows = rows[: len(rows) // ranks] if kind == "scatter" else rows
+        return product(Call(rows, b, epilogue, out_dtype))
     if overlap is None:
         overlap = a.is_cuda and _gains(kind, a, b, ranks, epilogue, out_dtype)
     if overlap:
@@ -264,9 +267,9 @@ def _run(
     if kind == "gather":
         if epilogue.scale_a is not None:
             epilogue = epilogue._replace(scale_a=_gathered(epilogue.scale_a, group))
-        return products.product(_gathered(a, group), b, epilogue, out_dtype)
+        return product(Call(_gathered(a, group), b, epilogue, out_dtype))
     scaled = Epilogue(scale_a=epilogue.scale_a, scale_b=epilogue.scale_b)
-    made = products.product(a, b, scaled, out_dtype)
+    made = product(Call(a, b, scaled, out_dtype))
     mine = made.new_empty((len(a) // ranks, b.shape[1]))
     _reduce_scatter(mine, made, group=group)
     return finished(mine, epilogue_of(epilogue.bias, epilogue.activation))

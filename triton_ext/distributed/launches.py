@@ -16,6 +16,7 @@ from triton_ext.distributed.workspace import COUNTERS, Count, Parcel, Workspace
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice.choose import predicted_seconds, ranked
 from triton_ext.kernels.config import MatmulConfig
+from triton_ext.ops.checks import check_types
 from triton_ext.ops.device import Gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
 from triton_ext.ops.launches import Link, PreparedLaunch
@@ -26,8 +27,8 @@ from triton_ext.ops.operands import (
     readable_copy,
     tma_strides,
 )
+from triton_ext.ops.planning import problem_of
 from triton_ext.ops.plans import MAX_PLANS
-from triton_ext.ops.products import check_types, problem_of
 from triton_ext.ops.types import output_type
 
 Kind = Literal["gather", "scatter"]
@@ -49,7 +50,8 @@ need some 30 us until the first ones are there (two H100s)."""
 CONSIDERED = 8
 """Among how many tiles, of those that are fastest on one GPU, one is chosen."""
 LOADS = 0.181
-"""What `loads` of a tile add to the logarithm of its time."""
+"""What `loads` of a tile add to the logarithm of its time: the least squares of reduce-scatters on
+two H100s (``benchmarks/results/scatter_h100.json``)."""
 NVLINK = {90: 1, 100: 2}
 """How many times as fast as an H200's the NVLink of an architecture is: 900 and 1800 GB/s in the
 data sheets. No Blackwell has measured any of these."""
@@ -89,8 +91,7 @@ def configuration(
 
 def loads(config: MatmulConfig) -> float:
     """What a tile loads from the L2 cache for an operation, over half of what a block of 128x128
-    elements does: the more, the longer it takes while others' rows or tiles travel. ``python -m
-    benchmarks.scatter fit`` finds out how much, from times of reduce-scatters on two H100s.
+    elements does: the more, the longer it takes while others' rows or tiles travel (`LOADS`).
     """
     left = 128 / (config.block_n * config.cluster_columns)
     return left + 128 / (config.block_m * config.cluster)

@@ -6,6 +6,7 @@ From the bottom up, each package importing only those below it:
 - `units`: what TMA, tensor cores and mbarriers do with them; and `decode`: PTX, its operands and
   modifiers, as steps.
 - `instructions`: a decoder for each opcode; and `schedule`: which threads run next.
+- `clients`: what observes them: traces, counts, breakpoints.
 - `host`: `run_ptx`, the Triton driver, pytest, torch.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -71,6 +72,11 @@ class Epilogue(NamedTuple):
 
 
 NOTHING = Epilogue()
+"""The product alone; whoever has no epilogue has this very one."""
+
+
+epilogue_from: Callable[[tuple[Any, ...]], Epilogue] = functools.partial(tuple.__new__, Epilogue)
+"""An epilogue of the values of all its attributes, in a fourth of the time."""
 
 
 def epilogue_of(
@@ -79,8 +85,14 @@ def epilogue_of(
     residual: Tensor | None = None,
     beta: float = 1,
     alpha: float = 1,
+    *,
+    differentiable: bool = False,
 ) -> Epilogue:
     """The epilogue of a product; with beta 0 it has no residual, whose NaN must not spread.
+
+    Args:
+        differentiable: keep a residual with beta 0 if it asks for a gradient, which is zero. Only
+            `finished`, and what makes an epilogue without it, may have such a one.
 
     Raises:
         LayoutError: an activation that is not known, or a factor that is no number.
@@ -91,11 +103,32 @@ def epilogue_of(
         rule = f"must be one of {sorted(ACTIVATION_FUNCTIONS)}"
         raise LayoutError("activation", activation, rule)
     beta, alpha = number("beta", beta), number("alpha", alpha)
-    if residual is None or beta == 0:
+    if (
+        residual is not None
+        and beta == 0
+        and not (differentiable and isinstance(residual, Tensor) and asks_for_gradient(residual))
+    ):
+        residual = None
+    if residual is None:
         if bias is None and activation is None and alpha == 1:
             return NOTHING
-        return Epilogue(bias, activation, None, 1.0, alpha)
-    return Epilogue(bias, activation, residual, beta, alpha)
+        beta = 1.0
+    return epilogue_from((bias, activation, residual, beta, alpha, None, None, None, None, False))
+
+
+def asks_for_gradient(*tensors: Tensor | None) -> bool:
+    """Whether autograd must know what is done to a tensor."""
+    return torch.is_grad_enabled() and any(
+        each is not None and each.requires_grad for each in tensors
+    )
+
+
+def without_activation(epilogue: Epilogue) -> Epilogue:
+    """The same sum, of a product without scales; the gradient of an activation is torch's own."""
+    bias, activation, residual, beta, alpha, *_ = epilogue
+    if activation is None:
+        return epilogue
+    return epilogue_of(bias, None, residual, beta, alpha, differentiable=True)
 
 
 def number(name: str, value: Any) -> float:
@@ -116,7 +149,7 @@ def sum_epilogue(addend: Tensor, b: Tensor, beta: float, alpha: float) -> Epilog
 def broadcasts_to(tensor: Tensor, shape: Sequence[int]) -> bool:
     """Whether a tensor can be broadcast to a shape."""
     return tensor.dim() <= len(shape) and all(
-        size in (1, wanted)
+        size == 1 or size == wanted  # not "in", which torch's compiler gets wrong of symbols
         for size, wanted in zip(reversed(tensor.shape), reversed(shape), strict=False)
     )
 
@@ -137,6 +170,8 @@ def activated(made: Tensor, activation: str | None) -> Tensor:
 
 def finished(made: Tensor, epilogue: Epilogue) -> Tensor:
     """A new product after all that an epilogue asks for, by torch's own operations."""
+    if epilogue is NOTHING:
+        return made
     if made.dtype in FP8_TYPES or not made.is_floating_point():  # for which torch has few
         exact = torch.float32 if made.is_floating_point() else torch.float64
         if epilogue.residual is not None:
@@ -157,8 +192,9 @@ def finished(made: Tensor, epilogue: Epilogue) -> Tensor:
     for addend, factor in ((epilogue.bias, 1.0), (epilogue.residual, epilogue.beta)):
         if addend is None:
             continue
-        gradient = torch.is_grad_enabled() and (made.requires_grad or addend.requires_grad)
-        if gradient or _is_transformed():
+        if factor == 0:  # the addend may be NaN, and has a gradient of zeros
+            addend = torch.fill(addend, 0)
+        if asks_for_gradient(made, addend) or _is_transformed():
             made = torch.add(made, addend, alpha=factor)
         else:
             made = made.add_(addend, alpha=factor)

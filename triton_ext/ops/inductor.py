@@ -23,12 +23,12 @@ from torch._inductor import config
 from torch._inductor.kernel.mm import lazy_register_extern_choice
 from torch._inductor.select_algorithm import add_preprocessing_fn, get_algorithm_selector_cache
 
-from triton_ext.kernels.choice.candidates import is_new
+from triton_ext.ops.call import Call
 from triton_ext.ops.device import active_emulator, find_gpu
 from triton_ext.ops.epilogue import Epilogue
 from triton_ext.ops.overrides import PRODUCTS
 from triton_ext.ops.products import product
-from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, WIDE_TYPES
+from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, WIDE_TYPES, has_all_fp8
 
 # Graphs name these functions; Inductor keeps graphs in files, and looks the functions up again.
 
@@ -65,7 +65,7 @@ def triton_ext_scaled_mm(
 ) -> Tensor:
     promoted = not use_fast_accum
     epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b, promoted=promoted)
-    return product(a, b, epilogue, out.dtype, out=out)
+    return product(Call(a, b, epilogue, out.dtype, out))
 
 
 _MM: Any = triton_ext_mm  # Inductor calls it with out=, which the type of its setting does not say
@@ -105,7 +105,7 @@ def _suits(choice: Any) -> bool:
     legal = (1, m), (1, n)
     return (
         fp8 <= FP8_TYPES
-        and (is_new() or (len(fp8) == 1 and bool(choice.kwargs.get("use_fast_accum"))))
+        and (has_all_fp8(90) or (len(fp8) == 1 and bool(choice.kwargs.get("use_fast_accum"))))
         and out.dtype in WIDE_TYPES
         and all(s.get_dtype() == torch.float32 for s in scales[:2])
         and all(math.prod(s.get_size()) in of for s, of in zip(scales, legal, strict=False))

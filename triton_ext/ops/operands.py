@@ -125,3 +125,42 @@ def readable_copy(matrix: torch.Tensor, k_dim: int, arch: int = 90) -> torch.Ten
     if matrix.dim() == 3 and matrix.stride(0) == 0:
         matrix = matrix[:1]
     return aligned_empty(matrix, matrix.shape).copy_(matrix)
+
+
+def operand_view(
+    tensor: torch.Tensor, k_dim: int, batched: bool, arch: int
+) -> tuple[TmaView, bool]:
+    """How TMA reads an operand, and whether it must be copied for that.
+
+    Args:
+        k_dim: which of rows (0) and columns (1) is K.
+        batched: whether the kernel sees a batch; else a (..., M, K) is one matrix.
+    """
+    matrix = tensor if batched else tensor.flatten(0, -2)
+    view = readable(matrix, k_dim, arch)
+    copied = view is None or matrix.data_ptr() != tensor.data_ptr()
+    if view is None:
+        alike = torch.empty_strided(
+            matrix.shape, matrix.stride(), dtype=matrix.dtype, device="meta"
+        )
+        view = readable(readable_copy(alike, k_dim, arch), k_dim, arch)
+    assert view is not None
+    return view, copied
+
+
+def view_by_rows(tensor: torch.Tensor, batched: bool) -> TmaView | None:
+    """How TMA reads or writes a tensor row by row where it lies; None if it cannot."""
+    matrix = tensor if batched else tensor.flatten(0, -2)
+    strides = tma_strides(matrix)
+    if strides is None or matrix.data_ptr() != tensor.data_ptr():
+        return None
+    return TmaView(tuple(matrix.shape), strides, "MN")
+
+
+def is_writable(out: torch.Tensor) -> bool:
+    """Whether TMA can write `out` row by row.
+
+    It writes whole units of 16 bytes, also where a row ends within one (seen on an H100).
+    """
+    whole_units = out.shape[-1] * out.element_size() % TMA_ALIGNMENT == 0
+    return whole_units and tma_strides(out) is not None

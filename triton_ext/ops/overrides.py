@@ -11,26 +11,25 @@ costs the host 2 or 3 microseconds more, as it passes through Python.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from triton_ext.kernels.choice.candidates import is_new
+from triton_ext.ops.call import Call, call_of
 from triton_ext.ops.device import active_emulator, find_gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
-from triton_ext.ops.plans import find
+from triton_ext.ops.plans import recall, signature
 from triton_ext.ops.products import offered_product, product
-from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, WIDE_TYPES
+from triton_ext.ops.suspension import is_suspended
+from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, WIDE_TYPES, has_all_fp8
 
 _lock = threading.Lock()
-_here = threading.local()
 _library = torch.library.Library("aten", "IMPL")
 _installed: set[str] = set()
 _depth = 0
@@ -55,22 +54,19 @@ def _fits(dims: int, a: Tensor, b: Tensor, out: Tensor | None) -> bool:
     return not isinstance(find_gpu(a.device), str)
 
 
-def _takes(
-    dims: int, a: Tensor, b: Tensor, addend: Tensor | None, alpha: float, out: Tensor | None
-) -> bool:
+def _takes(dims: int, call: Call, addend: Tensor | None) -> bool:
     """Whether there are kernels for the product of two tensors that PyTorch would multiply.
 
     An alpha may be there to keep the product in range, so it must be applied before the product is
     rounded; with 0, PyTorch does not look at a and b. An output must not have to be converted.
     """
-    if a.dtype not in HALF_TYPES or a.dtype != b.dtype or alpha == 0:
+    a, b, epilogue, _, out, *_ = call
+    if a.dtype not in HALF_TYPES or a.dtype != b.dtype or epilogue.alpha == 0:
         return False
     if not _fits(dims, a, b, out):
         return False
     if addend is not None and not (
-        addend.dtype == a.dtype
-        and addend.device == a.device
-        and broadcasts_to(addend, (*a.shape[:-1], b.shape[-1]))
+        addend.dtype == a.dtype and addend.device == a.device and broadcasts_to(addend, call.shape)
     ):
         return False
     return out is None or out.dtype == a.dtype
@@ -89,13 +85,15 @@ def _product(
     Args:
         addend: what the epilogue adds, or would add if beta were not 0.
     """
+    call = call_of((a, b, epilogue, None, out, False, None))
     ignored = addend is not None and not epilogue.tensors
     if a.dtype in HALF_TYPES and not ignored:
-        plan = find(a, b, epilogue, out=out)
-        if plan is not None and (out is None or not plan.overlaps(out, a, b, epilogue)):
-            return None if plan.is_left(epilogue) else plan.run(a, b, epilogue, out)
-    if _takes(dims, a, b, addend, epilogue.alpha, out):
-        return offered_product(a, b, epilogue, out=out, leaves=True)
+        plan = recall(signature(call))
+        if plan is not None and (out is None or not plan.overlaps(call)):
+            is_left = plan.torch_is_faster and epilogue.residual is None
+            return None if is_left else plan.run(call)
+    if _takes(dims, call, addend):
+        return offered_product(call, leaves=True)
     return None
 
 
@@ -125,7 +123,7 @@ def _scaled_mm(
         or dtype not in WIDE_TYPES
         or scale_result is not None
         or not _fits(2, a, b, out)
-        or (not (common or is_new()) and require_gpu(a.device).arch == 90)
+        or not (common or has_all_fp8(require_gpu(a.device).arch))
         or (out is not None and out.dtype != dtype)
     ):
         return None
@@ -145,7 +143,7 @@ def _scaled_mm(
             return None
     promoted = not use_fast_accum
     epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b, promoted=promoted)
-    return product(a, b, epilogue, dtype, out=out)
+    return product(Call(a, b, epilogue, dtype, out))
 
 
 _mm, _bmm = (functools.partial(_product, dims) for dims in (2, 3))
@@ -185,24 +183,10 @@ def _install(key: str) -> None:
                 _theirs: Callable[..., Tensor] = kernel.call_boxed,
                 **kwargs: Any,
             ) -> Tensor:
-                made = _ours(*args, **kwargs) if _depth and not _is_suspended() else None
+                made = _ours(*args, **kwargs) if _depth and not is_suspended() else None
                 return _theirs(keys, *args, **kwargs) if made is None else made
 
             _library.impl(name, override, key, with_keyset=True)
-
-
-def _is_suspended() -> bool:
-    return getattr(_here, "suspended", False)
-
-
-@contextlib.contextmanager
-def suspended() -> Iterator[None]:
-    """In which this thread's products are PyTorch's, whatever drop-in is active."""
-    before, _here.suspended = _is_suspended(), True
-    try:
-        yield
-    finally:
-        _here.suspended = before
 
 
 class DropIn:

@@ -1,4 +1,4 @@
-"""How products are made, found by all that this depends on: the one cache of prepared products.
+"""How calls are made, found by all that this depends on: the one cache of prepared products.
 
 A call that repeats another one, on tensors of the same types, shapes, strides and alignment, checks
 nothing and chooses nothing: it takes memory for the output and launches.
@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from triton_ext.ops.call import Call
+from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, finished
 from triton_ext.ops.launches import PreparedLaunch
 from triton_ext.ops.operands import TMA_ALIGNMENT, aligned, aligned_empty, readable, readable_copy
@@ -35,12 +37,12 @@ class Read(NamedTuple):
     """A tensor that a launch reads.
 
     Attributes:
-        position: where it is in ``(a, b, *epilogue)``.
+        tensor: its name in the call or its epilogue.
         size: how many bytes of memory it lies in.
         may_be_out: whether the output may be written to the same elements.
     """
 
-    position: int
+    tensor: str
     size: int
     may_be_out: bool
 
@@ -86,10 +88,7 @@ class ProductPlan:
         strides = torch.empty(self.memory, dtype=self.dtype, device="meta").stride()
         object.__setattr__(self, "strides", strides)
 
-    def run(
-        self, a: Tensor, b: Tensor, epilogue: Epilogue, out: Tensor | None = None,
-        *, is_current: bool = False,
-    ) -> Tensor:  # fmt: skip
+    def run(self, call: Call, *, is_current: bool = False) -> Tensor:
         """Make the product in new memory, or in out, which must not overlap what is read.
 
         Args:
@@ -97,7 +96,8 @@ class ProductPlan:
         """
         if not is_current and (self.index is None or self.index != _current_gpu()):
             with self.launch.gpu.current():
-                return self.run(a, b, epilogue, out, is_current=True)
+                return self.run(call, is_current=True)
+        a, b, epilogue, _, out, _, _ = call
         if out is not None:
             c = out
         elif self.index is None:
@@ -140,17 +140,15 @@ class ProductPlan:
             copied["residual"] = aligned_empty(residual, self.shape).copy_(residual)
         return a, b, epilogue._replace(**copied)
 
-    def is_left(self, epilogue: Epilogue) -> bool:
-        """Whether it had better be torch's own. A residual would take that a further pass."""
-        return self.torch_is_faster and epilogue.residual is None
-
-    def overlaps(self, out: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue) -> bool:
+    def overlaps(self, call: Call) -> bool:
         """Whether out cannot be written while the others are read."""
-        tensors: tuple[Any, ...] = (a, b, *epilogue)
-        start = out.data_ptr()
+        if call.out is None:
+            return False
+        start = call.out.data_ptr()
         end = start + self.out_size
-        for position, size, may_be_out in self.reads:
-            address = tensors[position].data_ptr()
+        for name, size, may_be_out in self.reads:
+            holder = call if name in Call._fields else call.epilogue
+            address = getattr(holder, name).data_ptr()
             if address < end and start < address + size and not (may_be_out and address == start):
                 return True
         return False
@@ -158,6 +156,8 @@ class ProductPlan:
 
 _lock = threading.Lock()
 _plans: dict[Signature, ProductPlan] = {}
+recall = _plans.get
+"""The plan that was kept under a signature, or None: `find`, but for what it looks for further."""
 
 
 def _described(tensor: Tensor) -> Signature:
@@ -171,18 +171,12 @@ def _described(tensor: Tensor) -> Signature:
     )
 
 
-def signature(
-    a: Tensor,
-    b: Tensor,
-    epilogue: Epilogue,
-    out_dtype: torch.dtype | None = None,
-    out: Tensor | None = None,
-    linear: bool = False,
-) -> Signature:
+def signature(call: Call) -> Signature:
     """What a product depends on, but for the tensors' addresses if these are aligned.
 
     The tensors must be in strided memory, on GPUs.
     """
+    a, b, epilogue, out_dtype, out, linear, config = call
     plain = (
         a.get_device(),
         a.dtype,
@@ -196,6 +190,7 @@ def signature(
         b.data_ptr() % TMA_ALIGNMENT,
         linear,
         out_dtype,
+        config,
     )
     if epilogue is NOTHING:
         return plain if out is None else (plain, _described(out))
@@ -205,6 +200,7 @@ def signature(
         out if out is None else _described(out),
         activation,
         alpha == 1,
+        alpha == 0,
         promoted,
         bias if bias is None else _described(bias),
         residual if residual is None else _described(residual),
@@ -215,34 +211,37 @@ def signature(
     )
 
 
-def find(
-    a: Tensor,
-    b: Tensor,
-    epilogue: Epilogue = NOTHING,
-    out_dtype: torch.dtype | None = None,
-    *,
-    out: Tensor | None = None,
-    linear: bool = False,
-) -> ProductPlan | None:
-    """The plan for ``epilogue(a @ b)``, or with ``b.T`` if `linear`, if such a product was made on
-    its GPU before, and written to such an out, or to new memory.
+def _key(call: Call, gpu: Gpu) -> Signature:
+    """What a call whose tensors fit, on a GPU that was found, depends on."""
+    key = signature(call)
+    if gpu.index is None or call.a.dtype == torch.float32:
+        return gpu.arch, key  # which calls that check nothing do not find
+    return key
+
+
+def find(call: Call, gpu: Gpu | None = None) -> ProductPlan | None:
+    """The plan of a call, if such a one was made on its GPU before, and written to such an out, or
+    to new memory.
+
+    Args:
+        gpu: the tensors', if they were checked: what is legal on emulated GPUs, and in fp32, may
+            change, so that such plans are not found otherwise.
     """
-    key = signature(a, b, epilogue, out_dtype, out, linear)
+    key = signature(call) if gpu is None else _key(call, gpu)
     plan = _plans.get(key)
-    if plan is None and linear and b.dim() == 2:
-        plan = _plans.get(signature(a, b.t(), epilogue, out_dtype))
+    if plan is None and call.linear and call.b.dim() == 2:
+        plan = _plans.get(signature(call.upright))
         if plan is not None:
-            plan = keep(key, replace(plan, linear=True))
+            plan = _keep(key, replace(plan, linear=True))
     return plan
 
 
-def recall(key: Signature) -> ProductPlan | None:
-    """The plan that was kept under a signature."""
-    return _plans.get(key)
+def keep(call: Call, plan: ProductPlan) -> ProductPlan:
+    """Keep the plan of a call; returns the one that is kept of such calls."""
+    return _keep(_key(call, plan.launch.gpu), plan)
 
 
-def keep(key: Signature, plan: ProductPlan) -> ProductPlan:
-    """Keep a plan; returns the one that is kept under this signature."""
+def _keep(key: Signature, plan: ProductPlan) -> ProductPlan:
     with _lock:
         while len(_plans) >= MAX_PLANS:
             del _plans[next(iter(_plans))]

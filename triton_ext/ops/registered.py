@@ -1,8 +1,8 @@
 """The products as operators of torch: for autograd, tracing and compilation.
 
-``torch.ops.triton_ext.mm`` (2-D, with bias, residual and activation), ``torch.ops.triton_ext.bmm``
-(3-D) and ``torch.ops.triton_ext.scaled_mm``, which has no gradient. Importing this module registers
-them.
+``torch.ops.triton_ext.mm`` (2-D) and ``torch.ops.triton_ext.bmm`` (3-D), with bias, residual and
+activation, and ``torch.ops.triton_ext.scaled_mm``, which has no gradient. Importing this module
+registers them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_ext.ops import products
-from triton_ext.ops.epilogue import Epilogue, epilogue_of, finished
+from triton_ext.ops import checks, products
+from triton_ext.ops.call import Call
+from triton_ext.ops.epilogue import NOTHING, Epilogue, epilogue_of, finished
 from triton_ext.ops.forward_mode import is_active, refuse_tangents
 from triton_ext.ops.types import output_type
 
@@ -37,12 +38,12 @@ def _register(
     def call(a: Tensor, b: Tensor, *others: Any) -> Tensor:
         if is_active():  # called directly, an operator would lose tangents without a word
             refuse_tangents(a, b, *others)
-        products.check_operands(a, b, dims)
+        checks.check_operands(a, b, dims)
         return implementation(a, b, *others)
 
     def fake(*args: Any, out_dtype: torch.dtype | None = None) -> Tensor:
         a, b, *_ = args
-        products.check_operands(a, b, dims)
+        checks.check_operands(a, b, dims)
         dtype = args[type_index] if len(args) > type_index else out_dtype
         made: Tensor = a.new_empty(
             (*a.shape[:-1], b.shape[-1]), dtype=dtype or output_type(a.dtype)
@@ -67,11 +68,18 @@ def _mm(
     beta: float = 1,
     alpha: float = 1,
 ) -> Tensor:
-    return products.product(a, b, epilogue_of(bias, activation, residual, beta, alpha), out_dtype)
+    epilogue = epilogue_of(bias, activation, residual, beta, alpha)
+    return products.product(Call(a, b, epilogue, out_dtype))
 
 
-def _bmm(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
-    return products.product(a, b, out_dtype=out_dtype)
+def _bmm(
+    a: Tensor,
+    b: Tensor,
+    out_dtype: torch.dtype | None = None,
+    bias: Tensor | None = None,
+    *others: Any,
+) -> Tensor:
+    return _mm(a, b, bias, out_dtype, *others)
 
 
 def _scaled_mm(
@@ -89,7 +97,7 @@ def _scaled_mm(
         bias, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a, blocks_b=blocks_b,
         promoted=not use_fast_accum,
     )  # fmt: skip
-    return products.product(a, b, epilogue, dtype)
+    return products.product(Call(a, b, epilogue, dtype))
 
 
 mm = _register(
@@ -101,7 +109,13 @@ mm = _register(
     _mm,
     3,
 )
-bmm = _register("bmm(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor", 3, _bmm, 2)
+bmm = _register(
+    "bmm(Tensor a, Tensor b, ScalarType? out_dtype=None, Tensor? bias=None,"
+    " str? activation=None, Tensor? residual=None, float beta=1, float alpha=1) -> Tensor",
+    3,
+    _bmm,
+    2,
+)
 scaled_mm = _register(
     "scaled_mm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias,"
     " ScalarType out_dtype, Tensor? blocks_a=None, Tensor? blocks_b=None,"
@@ -112,62 +126,84 @@ scaled_mm = _register(
 )
 
 
-def product(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | None) -> Tensor:
-    """`triton_ext.ops.products.product` by the operators; without scales."""
+def by_operators(call: Call) -> Tensor:
+    """`triton_ext.ops.products.product` of a call without scales, by the operators."""
+    a, b, epilogue, out_dtype, *_ = call.upright
     if b.dim() == 3:
-        return bmm(a, b, out_dtype)
-    bias, activation, residual, beta, alpha, *_ = epilogue
+        return _bmm_of(a, b, epilogue, out_dtype)
     lead, n = a.shape[:-1], b.shape[1]
+    residual = epilogue.residual
     if residual is not None and len(lead) > 1:
-        residual = residual.expand(*lead, n).flatten(0, -2)
-    made = mm(a.flatten(0, -2), b, bias, out_dtype, activation, residual, beta, alpha)
+        epilogue = epilogue._replace(residual=residual.expand(*lead, n).flatten(0, -2))
+    made = _mm_of(a.flatten(0, -2), b, epilogue, out_dtype)
     return made if len(lead) == 1 else made.view(*lead, n)
+
+
+def _mm_of(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | None) -> Tensor:
+    bias, activation, residual, beta, alpha, *_ = epilogue
+    return mm(a, b, bias, out_dtype, activation, residual, beta, alpha)
+
+
+def _bmm_of(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | None) -> Tensor:
+    bias, activation, residual, beta, alpha, *_ = epilogue
+    return bmm(a, b, out_dtype, bias, activation, residual, beta, alpha)
 
 
 # ------------------------------------------------------------------------------- gradients
 
 
-def _keep_operands(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, *_ = inputs
+def _keep_mm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, b, bias, _, *others = inputs
+    _keep(ctx, a, b, bias, *others)
+
+
+def _keep_bmm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, b, _, bias, *others = inputs
+    _keep(ctx, a, b, bias, *others)
+
+
+def _keep(
+    ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None,
+    residual: Tensor | None, beta: float, alpha: float,
+) -> None:  # fmt: skip
+    if activation is not None:
+        raise RuntimeError("triton_ext has no gradient of an activation; apply it afterwards")
     needs_a, needs_b, *_ = ctx.needs_input_grad
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
-    ctx.type = a.dtype
-
-
-def _keep_mm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    if inputs[4] is not None:
-        raise RuntimeError("triton_ext::mm has no gradient of an activation; apply it afterwards")
-    _keep_operands(ctx, inputs, output)
-    residual, ctx.beta, ctx.alpha = inputs[5:]
+    ctx.type, ctx.beta, ctx.alpha = a.dtype, beta, alpha
     ctx.residual_shape = None if residual is None else residual.shape
 
 
-def _gradients(
-    ctx: Any, grad: Tensor, multiply: Callable[[Tensor, Tensor], Tensor]
-) -> tuple[Tensor | None, Tensor | None]:
-    a, b = ctx.saved_tensors
-    grad = grad.to(ctx.type)
-    return (
-        None if b is None else multiply(grad, b.mT),
-        None if a is None else multiply(a.mT, grad),
-    )
-
-
 def _mm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    # arguments that have their default are not forwarded, and not counted
-    needs = (*ctx.needs_input_grad, *(False,) * 8)
-    grad_bias = grad.sum(0) if needs[2] else None
-    grad_residual = (ctx.beta * grad).sum_to_size(ctx.residual_shape) if needs[5] else None
-    gradients = _gradients(ctx, grad, functools.partial(mm, alpha=ctx.alpha))
-    return *gradients, grad_bias, None, None, grad_residual, None, None
+    grad_a, grad_b, grad_bias, grad_residual = _gradients(ctx, grad, mm, bias=2)
+    return grad_a, grad_b, grad_bias, None, None, grad_residual, None, None
 
 
 def _bmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return *_gradients(ctx, grad, bmm), None
+    grad_a, grad_b, grad_bias, grad_residual = _gradients(ctx, grad, bmm, bias=3)
+    return grad_a, grad_b, None, grad_bias, None, grad_residual, None, None
+
+
+def _gradients(
+    ctx: Any, grad: Tensor, operator: Callable[..., Tensor], bias: int
+) -> tuple[Tensor | None, ...]:
+    """Those of a, b, the bias (which is the argument of that number), and the residual."""
+    # arguments that have their default are not forwarded, and not counted
+    needs = (*ctx.needs_input_grad, *(False,) * 8)
+    grad_bias = grad.flatten(0, -2).sum(0) if needs[bias] else None
+    grad_residual = (ctx.beta * grad).sum_to_size(ctx.residual_shape) if needs[5] else None
+    a, b = ctx.saved_tensors
+    grad, alpha = grad.to(ctx.type), ctx.alpha
+    return (
+        None if b is None else operator(grad, b.mT, alpha=alpha),
+        None if a is None else operator(a.mT, grad, alpha=alpha),
+        grad_bias,
+        grad_residual,
+    )
 
 
 torch.library.register_autograd(mm, _mm_backward, setup_context=_keep_mm, lib=_library)
-torch.library.register_autograd(bmm, _bmm_backward, setup_context=_keep_operands, lib=_library)
+torch.library.register_autograd(bmm, _bmm_backward, setup_context=_keep_bmm, lib=_library)
 
 
 # ------------------------------------------------------------------------------------ vmap
@@ -182,27 +218,46 @@ def _mm_of_batch(
     a_dim, b_dim, bias_dim, _, _, residual_dim, *_ = (*in_dims, *(None,) * 6)
     one_product = b_dim is None and a_dim is not None and bias_dim is None
     a, b = _batch(info, a, a_dim), b if one_product else _batch(info, b, b_dim)
-    if residual is not None:
-        if residual_dim is not None:
-            residual = residual.movedim(residual_dim, 0)
-            ones = (1,) * (3 - residual.dim())
-            residual = residual.reshape(info.batch_size, *ones, *residual.shape[1:])
-        residual = residual.expand(info.batch_size, a.shape[1], b.shape[-1])
-    if one_product:
-        return product(a, b, Epilogue(bias, activation, residual, beta, alpha), out_dtype), 0
-    if bias is not None and bias_dim is not None:
-        bias = bias.movedim(bias_dim, 0).unsqueeze(1)
-    made = bmm(a, b, out_dtype)
-    return finished(made, Epilogue(bias, activation, residual, beta, alpha)), 0
+    epilogue = Epilogue(bias, activation, residual, beta, alpha)
+    shape = a.shape[1], b.shape[-1]
+    early, late = _epilogues_of_batch(info, shape, epilogue, bias_dim, residual_dim)
+    return finished(by_operators(Call(a, b, early, out_dtype)), late), 0
 
 
 def _bmm_of_batch(
     info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor,
-    out_dtype: torch.dtype | None = None,
+    out_dtype: torch.dtype | None = None, bias: Tensor | None = None,
+    activation: str | None = None, residual: Tensor | None = None, beta: float = 1,
+    alpha: float = 1,
 ) -> tuple[Tensor, int]:  # fmt: skip
     """A larger batch."""
-    a, b = (_batch(info, x, dim) for x, dim in zip((a, b), in_dims, strict=False))
-    return bmm(a.flatten(0, 1), b.flatten(0, 1), out_dtype).unflatten(0, a.shape[:2]), 0
+    a_dim, b_dim, _, bias_dim, _, residual_dim, *_ = (*in_dims, *(None,) * 6)
+    a, b = _batch(info, a, a_dim), _batch(info, b, b_dim)
+    epilogue = Epilogue(bias, activation, residual, beta, alpha)
+    shape = *a.shape[1:3], b.shape[-1]
+    early, late = _epilogues_of_batch(info, shape, epilogue, bias_dim, residual_dim)
+    if early.residual is not None:
+        early = early._replace(residual=early.residual.flatten(0, 1))
+    made = by_operators(Call(a.flatten(0, 1), b.flatten(0, 1), early, out_dtype))
+    return finished(made.unflatten(0, a.shape[:2]), late), 0
+
+
+def _epilogues_of_batch(
+    info: Any, shape: tuple[int, ...], epilogue: Epilogue, bias_dim: int | None,
+    residual_dim: int | None,
+) -> tuple[Epilogue, Epilogue]:  # fmt: skip
+    """What is done to outputs of a shape, with the new dimension first: by the kernel, after it."""
+    bias, residual = epilogue.bias, epilogue.residual
+    if residual is not None:
+        residual = _batch(info, residual, residual_dim)
+        ones = (1,) * (1 + len(shape) - residual.dim())
+        residual = residual.reshape(info.batch_size, *ones, *residual.shape[1:])
+        epilogue = epilogue._replace(residual=residual.expand(info.batch_size, *shape))
+    if bias is None or bias_dim is None:
+        return epilogue, NOTHING
+    bias = bias.movedim(bias_dim, 0)  # of each product another one, which no kernel takes
+    bias = bias.reshape(info.batch_size, *(1,) * (len(shape) - 1), shape[-1])
+    return NOTHING, epilogue._replace(bias=bias)
 
 
 def _batch(info: Any, tensor: Tensor, dim: int | None) -> Tensor:

@@ -65,6 +65,16 @@ def _rules(
     return found
 
 
+def _summands(letters: str, bias: Any, residual: Any) -> list[str | None]:
+    """The dimensions of a bias and of a residual that is broadcast to an output."""
+    summands: list[str | None] = [None if bias is None else letters[-1], None]
+    if residual is not None:
+        dims = letters[len(letters) - len(residual.shape) :]
+        sizes = zip(dims, residual.shape, strict=True)
+        summands[1] = "".join("1" if size == 1 else letter for letter, size in sizes)
+    return summands
+
+
 @register_sharding(registered.mm)  # type: ignore[untyped-decorator]
 def _mm(
     a: Any,
@@ -75,11 +85,7 @@ def _mm(
     residual: Any = None,
     *factors: float,
 ) -> list[tuple[Placements, Placements]]:
-    added: list[str | None] = [None if bias is None else "n", None]
-    if residual is not None:
-        dims = "mn"[2 - len(residual.shape) :]
-        sizes = zip(dims, residual.shape, strict=True)
-        added[1] = "".join("1" if size == 1 else letter for letter, size in sizes)
+    added = _summands("mn", bias, residual)
     linear = activation is None and out_dtype not in FP8_TYPES
     return [
         (out, [*placed, added[0], None, None, added[1], None, None])
@@ -89,11 +95,20 @@ def _mm(
 
 @register_sharding(registered.bmm)  # type: ignore[untyped-decorator]
 def _bmm(
-    a: Any, b: Any, out_dtype: torch.dtype | None = None
+    a: Any,
+    b: Any,
+    out_dtype: torch.dtype | None = None,
+    bias: Any = None,
+    activation: str | None = None,
+    residual: Any = None,
+    *factors: float,
 ) -> list[tuple[Placements, Placements]]:
-    linear = out_dtype not in FP8_TYPES
-    rules = _rules("bmn", ("bmk", "bkn"), letters="bmn", linear=linear)
-    return [(out, [*placed, None]) for out, placed, _ in rules]
+    added = _summands("bmn", bias, residual)
+    linear = activation is None and out_dtype not in FP8_TYPES
+    return [
+        (out, [*placed, None, added[0], None, added[1], None, None])
+        for out, placed, added in _rules("bmn", ("bmk", "bkn"), added, letters="bmn", linear=linear)
+    ]
 
 
 @register_sharding(registered.scaled_mm)  # type: ignore[untyped-decorator]

@@ -18,19 +18,15 @@ from triton_ext.errors import LayoutError, UnsupportedDeviceError
 from triton_ext.kernels.choice.choose import choose_config, predicted_seconds, ranked
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.precompile import compile_together
-from triton_ext.ops import overrides, plans, tuned
+from triton_ext.ops import plans, tuned
+from triton_ext.ops.call import Call
+from triton_ext.ops.checks import check_operands, check_types
 from triton_ext.ops.device import Gpu, require_gpu
-from triton_ext.ops.epilogue import NOTHING
 from triton_ext.ops.operands import aligned_empty, memory_size, readable_copy
-from triton_ext.ops.products import (
-    check_operands,
-    check_types,
-    matrix_of_batch,
-    operand_view,
-    prepare,
-    problem_of,
-)
-from triton_ext.ops.types import HALF_TYPES, output_type
+from triton_ext.ops.planning import Description, described, planned
+from triton_ext.ops.shapes import one_matrix
+from triton_ext.ops.suspension import suspended
+from triton_ext.ops.types import HALF_TYPES
 
 CANDIDATES, FEW = 12, 4
 """How many configurations are measured unless asked for others, and where every product is: of 357
@@ -45,6 +41,11 @@ SLEEP_CYCLES = 3_000_000
 """For how long the GPU waits for the host: 64 launches take it less than 1.5 ms."""
 MAX_INPUT_SETS = 16
 _one_at_a_time = threading.Lock()
+
+
+Timer = Callable[[Sequence[Callable[[int], None]], int, float], list[float]]
+"""How many seconds each of some launches takes; called with these (they take the number of an input
+set), with how many sets there are, and with about how long the fastest takes."""
 
 
 @dataclass(frozen=True)
@@ -125,76 +126,72 @@ def autotune(
     if gpu.index is None:
         raise UnsupportedDeviceError("autotune needs a GPU: there is no time on an emulated one")
     with gpu.current():
-        return tune(gpu, a, b, out_dtype, candidates, store, device_seconds)
+        return tune(gpu, Call(a, b, out_dtype=out_dtype), candidates, store, device_seconds)
 
 
-def tune(
-    gpu: Gpu,
-    a: Tensor,
-    b: Tensor,
-    out_dtype: torch.dtype | None,
-    candidates: int,
-    store: bool,
-    seconds: Callable[[Sequence[Callable[[int], None]], int, float], list[float]],
-) -> Tuning:
+def tune(gpu: Gpu, call: Call, candidates: int, store: bool, seconds: Timer) -> Tuning:
     """`autotune`, on a GPU that has been found, with a way to measure.
 
     Args:
-        seconds: how long each of some launches takes; called with these (they take the number of an
-            input set), how many sets there are, and about how long the fastest takes.
+        call: of two matrices or two batches, alone.
     """
     if candidates < 1:
         raise LayoutError("candidates", candidates, "must be at least 1")
-    check_operands(a, b, 3 if a.dim() == 3 else 2)
-    check_types(a, b, out_dtype, gpu.arch)
-    shape = (*a.shape[:-1], b.shape[-1])
-    if not math.prod((*shape, a.shape[-1])):
-        raise LayoutError("a.shape, b.shape", (tuple(a.shape), tuple(b.shape)), "must not be empty")
-    matrix = matrix_of_batch(a, b)
-    if matrix is not None:  # as `matmul` would do
-        return tune(gpu, matrix, b[0], out_dtype, candidates, store, seconds)
-    a_view, a_copied = operand_view(a, 1, a.dim() == 3, gpu.arch)
-    b_view, b_copied = operand_view(b, 0, b.dim() == 3, gpu.arch)
-    a = readable_copy(a, 1, gpu.arch) if a_copied else a
-    b = readable_copy(b, 0, gpu.arch) if b_copied else b
-    c = aligned_empty(a, shape, out_dtype or output_type(a.dtype))
-    problem = problem_of(gpu, a, b, shape, c.dtype, (a_view.major, b_view.major))
+    check_operands(call.a, call.b, 3 if call.a.dim() == 3 else 2)
+    check_types(call.a, call.b, call.out_dtype, gpu.arch)
+    if not math.prod((*call.shape, call.a.shape[-1])):
+        shapes = tuple(call.a.shape), tuple(call.b.shape)
+        raise LayoutError("a.shape, b.shape", shapes, "must not be empty")
+    call = one_matrix(call) or call  # as `matmul` would do
+    return measure(described(gpu, call), call, candidates, store, seconds)
+
+
+def measure(found: Description, call: Call, candidates: int, store: bool, seconds: Timer) -> Tuning:
+    """What is found for a call that was described."""
+    gpu, problem = found.gpu, found.problem
+    copies = found.copies & {"a", "b"}
+    a = readable_copy(call.a, 1, gpu.arch) if "a" in copies else call.a
+    b = readable_copy(call.b, 0, gpu.arch) if "b" in copies else call.b
+    c = aligned_empty(a, call.shape, call.dtype)
     sides = considered(problem, candidates, gpu.arch)
     if gpu.index is not None:
         compile_together([config for config, _ in sides])
     estimate = sides[0][1]
     sets = _input_sets(gpu, a, b, c)
-    runs = [_launch_of(gpu, config, sets) for config, _ in sides]
-    if a.dtype == c.dtype and a.dtype in HALF_TYPES and not (a_copied or b_copied):
-        runs.append(_torchs_launch(sets))
+    has_rival = a.dtype == c.dtype and a.dtype in HALF_TYPES and not copies
+    rival = [_torchs_launch(sets)] if has_rival else []
+    runs = [*(_launch_of(gpu, config, sets) for config, _ in sides), *rival]
     times = seconds(runs, len(sets), estimate)
     rows = [Measured(*each, time) for each, time in zip(sides, times, strict=False)]
     rows.sort(key=lambda row: row.seconds)
-    torch_seconds = times[-1] if len(runs) > len(rows) else None
-    found = Tuning(problem, tuple(rows), torch_seconds)
+    torch_seconds = times[-1] if has_rival else None
+    tuning = Tuning(problem, tuple(rows), torch_seconds)
     if not store:
-        return found
-    file = tuned.store(problem, found.kept)
+        return tuning
+    file = tuned.store(problem, tuning.kept)
     plans.forget()
-    return replace(found, file=file)
+    return replace(tuning, file=file)
 
 
-def measure_once(
-    gpu: Gpu, problem: tuned.Problem, a: Tensor, b: Tensor, out_dtype: torch.dtype
-) -> None:
+def measure_once(found: Description, call: Call) -> None:
     """`tune` a product that nothing is known of, if that can be done here and now; what stands in
     its way is a warning.
 
     Args:
-        a, b: both matrices, or both batches.
+        found: the description of the call.
     """
-    if problem.gpu is None or (gpu.index is not None and torch.cuda.is_current_stream_capturing()):
+    gpu, problem = found.gpu, found.problem
+    if problem.gpu is None or tuned.lookup(problem, gpu.arch) is not None:
         return
+    if gpu.index is not None and torch.cuda.is_current_stream_capturing():
+        return
+    a = call.a if call.b.dim() == 3 else call.a.flatten(0, -2)
+    alone = Call(a.detach(), call.b.detach(), out_dtype=call.dtype)
     with _one_at_a_time:
         if tuned.lookup(problem, gpu.arch) is not None:  # by another thread, meanwhile
             return
         try:
-            tune(gpu, a.detach(), b.detach(), out_dtype, FEW, True, device_seconds)
+            measure(found, alone, FEW, True, device_seconds)
         except (OSError, torch.OutOfMemoryError) as error:
             warnings.warn(f"not measured: {problem.key}: {error}", RuntimeWarning, stacklevel=2)
 
@@ -233,7 +230,7 @@ def _launch_of(
     gpu: Gpu, config: MatmulConfig, sets: Sequence[tuple[Tensor, Tensor, Tensor]]
 ) -> Callable[[int], None]:
     a, b, c = sets[0]
-    prepared = prepare(gpu, a, b, NOTHING, c.dtype, c, config).launch
+    prepared = planned(described(gpu, Call(a, b, out_dtype=c.dtype, out=c)), config).launch
 
     def launch(i: int) -> None:
         prepared(*sets[i % len(sets)])
@@ -246,7 +243,7 @@ def _torchs_launch(sets: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Callable[[i
 
     def launch(i: int) -> None:
         a, b, c = sets[i % len(sets)]
-        with overrides.suspended():
+        with suspended():
             multiply(a, b, out=c)
 
     return launch

@@ -58,6 +58,13 @@ def has_both_majors(dtype: torch.dtype, arch: int) -> bool:
     return dtype in HALF_TYPES or (arch == 100 and dtype.itemsize == 1)
 
 
+def has_all_fp8(arch: int) -> bool:
+    """Whether an architecture's kernels multiply two types of fp8, and can add up products of fp8
+    in fp32: on Hopper those from Triton 3.9 on.
+    """
+    return arch != 90 or is_new()
+
+
 def operand_name(a: torch.dtype, b: torch.dtype, scales: torch.dtype | None = None) -> str:
     """What the kernels call types of A and B that they take, with scales of that type for their
     blocks.
@@ -109,7 +116,7 @@ def unsupported(
         return LayoutError(f"{name}.dtype", dtype, f'{rule}; or give fallback="torch"')
     if a != b and not (scales is None and {a, b} <= FP8_TYPES):
         return LayoutError("b.dtype", b, f"must be that of a, {a}")
-    if a != b and arch == 90 and not is_new():
+    if a != b and not has_all_fp8(arch):
         return LayoutError("b.dtype", b, f"must be that of a, {a}, on Hopper before Triton 3.9")
     if out is None or out == output_type(a):
         return None

@@ -1,10 +1,12 @@
 """Time without silicon: what a kernel's recorded run would take on a GPU.
 
+- `client`: the emulator's observer that predicts the time of each launch.
+- `recorder`, `costs`, `sass`: what a launch asks of an SM, and what ptxas made of its PTX.
 - `trace`: what a recorded run is: for each warp, what it asked of the SM's units, in order.
-- `gpus`: the parameters of each GPU, with their sources.
+- `gpus`, `accuracy`: the parameters of each GPU, with their sources; how far off it is.
 - `replay`: the discrete-event model of the SMs of a cluster.
 - `timeline`: the model of the GPU, and what a user sees: seconds, what binds, stalls, what-if.
-- `page`: Chrome's trace format, and one HTML page.
+- `page`, `difference`: Chrome's trace format, one HTML page; two runs side by side.
 
-Nothing here imports the emulator, whose `triton_ext.emulator.schedule.recorder` writes the traces.
+Nothing in the emulator imports this.
 """

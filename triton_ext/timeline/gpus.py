@@ -41,8 +41,8 @@ class Gpu:
         product_latency: from the end of a product to the thread that waits for it.
         issue_cycles: that a warp takes for a memory instruction, alone.
         instruction_cycles: that an instruction holds its scheduler, for other warps.
-        half_cycles, special_cycles, mma_cycles: that a turn of `triton_ext.ptx.sass`'s first two
-            pipes, of the third, and of the last takes.
+        half_cycles, special_cycles, mma_cycles: that a turn of the first two pipes of
+            `triton_ext.timeline.sass`, of the third, and of the last takes.
         tensor_memory_cycles: that a warp takes for a column of its 32 lanes of tensor memory.
         tensor_memory_latency: cycles of a load from there, besides.
         shared_latency, l1_latency: cycles of a load from shared memory and the L1 cache.

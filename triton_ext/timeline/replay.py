@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from triton_ext.ptx.sass import PIPES
 from triton_ext.timeline.gpus import Gpu
+from triton_ext.timeline.sass import PIPES
 from triton_ext.timeline.trace import (
     ALIGNED,
     ATOMIC,

@@ -13,10 +13,10 @@ from typing import Any
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.architecture import resident_clusters as resident
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
-from triton_ext.ptx.sass import MMA_OPERATIONS, PIPES
 from triton_ext.timeline.accuracy import in_words, known_errors
 from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.replay import UNITS, Replay, Result, Share, of_lines
+from triton_ext.timeline.sass import MMA_OPERATIONS, PIPES
 from triton_ext.timeline.trace import (
     ATOMIC,
     COPY,

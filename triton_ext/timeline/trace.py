@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 Item = tuple[Any, ...]
 
 RUN = 0
-"""(RUN, at, issued, turns, chain): instructions; what they take of each of `triton_ext.ptx.sass`'s
-pipes; the cycles that one warp alone takes, as each waits for what it reads."""
+"""(RUN, at, issued, turns, chain): instructions; what they take of each of `sass.PIPES`; the cycles
+that one warp alone takes, as each waits for what it reads."""
 SHARED = 1
 """(SHARED, at, wavefronts, token): a load of shared memory, and its token; a store, and -1."""
 GLOBAL = 2

@@ -1,7 +1,7 @@
 """Runs cases on the GPU, on the emulator, or on both, and says what differs.
 
-    python -m silicon.check scalar --gpu out.npz         (from tests/, on the GPU's machine)
-    python -m silicon.check scalar --compare out.npz     (anywhere)
+    PYTHONPATH=tests/support python -m silicon.check scalar --gpu out.npz      (on a GPU)
+    PYTHONPATH=tests/support python -m silicon.check scalar --compare out.npz  (anywhere)
 
 The module ``silicon.<name>_cases`` has a function ``<name>_cases() -> list[Case]``.
 """
@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.driver import device_info, run_on_gpu
 from silicon.cases import Case, differences, modules
-from silicon.driver import device_info, run_on_gpu
 
 
 def load(name: str, seeds: Sequence[int] = ()) -> list[Case]:
@@ -151,7 +151,7 @@ def main() -> None:
     results, info = saved(options.compare, cases)
     record = {
         "check": options.name,
-        "command": "in tests/: python -m silicon.check "
+        "command": "PYTHONPATH=tests/support python -m silicon.check "
         + " ".join(
             [options.name, *(["--seeds", *map(str, options.seeds)] if options.seeds else [])]
         )

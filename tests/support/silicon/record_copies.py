@@ -1,6 +1,6 @@
 """Runs the cases of `copy_cases` on a GPU and on the emulator, and compares every bit.
 
-    cd tests && python -m silicon.record_copies record.json [outputs.npz]
+    PYTHONPATH=tests/support python -m silicon.record_copies record.json [outputs.npz]
 
 The cases are shared out among processes, by kernel: each compiles its own, and a kernel that
 faults takes only its own process's context with it.
@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.driver import GpuError, device_info, run_on_gpu
 from silicon.copy_cases import Case, all_cases
-from silicon.driver import GpuError, device_info, run_on_gpu
 
 
 def _launch_on_gpu(ptx: str, kernel: str, grid: Any, block: Any, args: Any, **options: Any) -> None:

@@ -1,6 +1,6 @@
 """Runs the cases of `matrix_cases` on a GPU, and records a digest of each output.
 
-    cd tests && python -m silicon.record_matrix record.json [outputs.npz]
+    PYTHONPATH=tests/support python -m silicon.record_matrix record.json [outputs.npz]
 
 `tests/emulator/test_matrix.py` holds the emulator against the record, on any machine. The cases
 are shared out among processes: each compiles its kernels, and a kernel that faults takes only its
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from silicon.driver import GpuError, device_info, run_on_gpu
+from benchmarks.driver import GpuError, device_info, run_on_gpu
 from silicon.matrix_cases import Case, layout_cases, rounding_cases
 
 ROUNDING_SEEDS = (3, 4, 5)
@@ -43,7 +43,7 @@ def make_record(device: dict[str, str], outputs: Sequence[np.ndarray]) -> dict[s
         digests.setdefault(case.kind, []).append(digest(output))
     return {
         "what": "wgmma, mma.sync, ldmatrix, stmatrix, movmatrix: digests of a GPU's outputs",
-        "command": "cd tests && python -m silicon.record_matrix record.json",
+        "command": "PYTHONPATH=tests/support python -m silicon.record_matrix record.json",
         "environment": device,
         "counts": {kind: len(each) for kind, each in digests.items()},
         "digests": digests,

@@ -78,7 +78,7 @@ class Launch:
         return self.arrays()
 
     def on_gpu(self) -> list[np.ndarray]:
-        from silicon.driver import run_on_gpu
+        from benchmarks.driver import run_on_gpu
 
         named = {"grid": 1, "block": 1, **self.options}
         kept = ("grid", "block", "cluster", "dynamic_smem_bytes")

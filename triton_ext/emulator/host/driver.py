@@ -20,10 +20,12 @@ from typing import Any, overload
 import ml_dtypes
 import numpy as np
 
+from triton_ext.emulator.clients.breakpoints import Breakpoint, Breakpoints, Stop
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import EmulationError, LaunchError
 from triton_ext.emulator.host import wrong_architecture
 from triton_ext.emulator.host.allocated import allocated
+from triton_ext.emulator.host.clocks import Clock, clock_of
 from triton_ext.emulator.host.counting import Event, count
 from triton_ext.emulator.host.cuda_graphs import captured
 from triton_ext.emulator.host.devices import MAX_DEVICES, EmulatedGpus, compiling_in_turn
@@ -31,11 +33,9 @@ from triton_ext.emulator.host.moved_sources import as_loaded
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
 from triton_ext.emulator.instructions import decode
-from triton_ext.emulator.schedule.breakpoints import Breakpoint, Breakpoints, Stop
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
-from triton_ext.emulator.schedule.observers import Observer, Observers
+from triton_ext.emulator.schedule.observers import Observer, combined
 from triton_ext.emulator.schedule.parallel import execute
-from triton_ext.emulator.schedule.recorder import timed
 from triton_ext.emulator.state.buffers import named
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
 from triton_ext.hardware.architecture import (
@@ -49,10 +49,8 @@ from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import DataType, OobFill, TensorMap, TensorSwizzle
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS
 from triton_ext.layouts.triton.ending import end_quietly
+from triton_ext.ptx.cubin import registers
 from triton_ext.ptx.parse import parse_ptx
-from triton_ext.ptx.sass import disassembled, registers
-from triton_ext.timeline.gpus import Gpu, gpu_of
-from triton_ext.timeline.timeline import Timeline
 from triton_ext.tracebacks import trimmed
 
 _FLOATS: dict[str, Any] = {
@@ -87,9 +85,7 @@ class EmulatedGpu:
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
         said: whether it was said that they stand for time.
-        model: the GPU whose time is predicted, or None.
-        values: whether all is computed; else time alone is asked for.
-        timelines: with a `model`, what each launch would take, in their order.
+        clock: predicts how long launches take, or None.
         device: its number, if there are several GPUs.
         peers: all of them, or None.
     """
@@ -108,9 +104,7 @@ class EmulatedGpu:
     launches: int = 0
     steps: int = 0
     said: bool = False
-    model: Gpu | None = None
-    values: bool = True
-    timelines: list[Timeline] = field(default_factory=list)
+    clock: Clock | None = None
     device: int = 0
     peers: EmulatedGpus | None = field(default=None, repr=False)
     _breakpoints: Breakpoints | None = field(default=None, repr=False)
@@ -156,17 +150,17 @@ class EmulatedGpu:
             launch = self.peers.place(self.device, launch)
         if ttgir is not None:
             launch = replace(launch, allocated=functools.partial(allocated, ttgir, program.arch))
+        launch = replace(launch, binary=cubin)
         schedule = Schedule(self.schedule, self.seed + self.launches)
-        machine = Machine(program, launch, schedule, self.observer, self.limits)
+        clients = [self.observer, self._breakpoints, self.clock]
+        observer = combined([each for each in clients if each is not None])
+        machine = Machine(program, launch, schedule, observer, self.limits)
         self.launches += 1
         try:
             if self.peers is not None:
                 self.peers.execute(self.device, machine)
-            elif self.model is None:
-                execute(machine)
             else:
-                count, listing = (registers(cubin), _listing(cubin)) if cubin else (0, "")
-                self.timelines.append(timed(machine, self.model, count, listing, self.values))
+                execute(machine)
         except EmulationError as error:
             error.message = named(error.message, launch.buffers, launch.buffers_start)
             raise
@@ -197,8 +191,6 @@ class EmulatedGpu:
         found = Breakpoint.at(place, callback)
         if self._breakpoints is None:
             self._breakpoints = Breakpoints()
-            others = [] if self.observer is None else [self.observer]
-            self.observer = Observers([*others, self._breakpoints])
         self._breakpoints.all.append(found)
         return found
 
@@ -207,7 +199,12 @@ class EmulatedGpu:
         return [] if self._breakpoints is None else self._breakpoints.missed()
 
     @property
-    def timeline(self) -> Timeline:
+    def timelines(self) -> list[Any]:
+        """What each launch would take, in their order; [] if no time was asked for."""
+        return [] if self.clock is None else self.clock.timelines
+
+    @property
+    def timeline(self) -> Any:
         """What the last launch would take; `time` of `emulate` says on which GPU.
 
         Raises:
@@ -215,15 +212,15 @@ class EmulatedGpu:
         """
         if not self.timelines:
             asked = (
-                "no kernel was launched" if self.model else "emulate(..., time=...) was not given"
+                "no kernel was launched" if self.clock else "emulate(..., time=...) was not given"
             )
             raise LaunchError(f"there is no timeline: {asked}")
         return self.timelines[-1]
 
     @property
     def seconds(self) -> float | None:
-        """What all launches so far would take, one after the other; None without a `model`."""
-        return None if self.model is None else sum(each.seconds for each in self.timelines)
+        """What all launches so far would take, one after the other; None without a `clock`."""
+        return None if self.clock is None else self.clock.seconds
 
     def program(self, ptx: str, kernel: str | None = None) -> Program:
         """A decoded kernel of a PTX module, or its only one; decoded once."""
@@ -337,16 +334,6 @@ def _cached(name: str, key: str) -> tuple[str, bytes, Path | None]:
     if ".ptx" in kept:
         return kept[".ptx"].read_text(), kept[".cubin"].read_bytes(), kept.get(".ttgir")
     raise LaunchError(f"Triton's cache has no PTX of {name}; is its cache directory gone?")
-
-
-def _listing(cubin: bytes) -> str:
-    """What Triton's nvdisasm says of a binary; "" if it is not there."""
-    import triton
-
-    try:
-        return disassembled(cubin, triton.knobs.nvidia.nvdisasm.path)
-    except RuntimeError:
-        return ""
 
 
 class _Launcher:
@@ -653,19 +640,19 @@ def emulate(
     end_quietly()
     limits = Limits(max_steps, timeout)
     arch = architecture(arch)
-    model = None if time in (None, False) else gpu_of(time, arch)
-    if model is not None and schedule != "eager":
+    clock = None if time in (None, False) else clock_of(time, arch, values)
+    if clock is not None and schedule != "eager":
         raise LaunchError(f"schedule {schedule!r}: time is predicted with the eager schedule alone")
-    if model is None and not values:
+    if clock is None and not values:
         raise LaunchError("values=False is for predicting time: give time=, too")
     if devices is not None and not (type(devices) is int and 1 <= devices <= MAX_DEVICES):
         raise LaunchError(f"devices = {devices!r}: must be in [1, {MAX_DEVICES}]")
-    if devices is not None and model is not None:
+    if devices is not None and clock is not None:
         raise LaunchError("time is predicted of one GPU: leave devices= out")
     gpus = [
         EmulatedGpu(
             arch, schedule, seed, observer, idle, buffers, limits, check_layouts, check_races,
-            check_empty, check_views, model=model, values=values, device=device,
+            check_empty, check_views, clock=clock, device=device,
         )
         for device in range(devices or 1)
     ]  # fmt: skip

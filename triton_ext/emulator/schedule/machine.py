@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from triton_ext.emulator.decode.garbage import without_values
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import (
     Deadlock,
@@ -177,6 +178,7 @@ class Machine:
         learned: what its clusters that are done had seen of those of other launches.
         hopeless: whether what runs only polls, and repeats itself.
         vain: how often in a row global memory was polled, and held what it had held before.
+        chosen: the clusters that run, by their numbers; None for all.
         together: as many clusters run side by side as there is room for, as on a GPU; else the next
             one starts when the first has to wait.
     """
@@ -197,6 +199,7 @@ class Machine:
     vain: int = 0
     hopeless: bool = False
     together: bool = False
+    chosen: Sequence[int] | None = None
     multiprocessors: int = field(init=False)
     counts: list[int] = field(init=False)
     global_order: GlobalOrder | None = field(default=None, init=False)
@@ -235,7 +238,8 @@ class Machine:
         for what nobody here will do.
         """
         if self.observer is not None:
-            self.observer.begins(self)
+            self.observer = self.observer.begins(self)
+        numbers = self.chosen if numbers is None else numbers
         self._waiting = range(self.launch.clusters) if numbers is None else numbers
         resident = self._resident = []
         limit = max(1, self.multiprocessors // math.prod(self.launch.cluster))
@@ -285,6 +289,12 @@ class Machine:
                 resident.append(self._start())
                 continue
             stuck = not done or self.steps - idle_since >= NO_PROGRESS_LIMIT
+        if self.observer is not None:
+            self.observer.ends(self)
+
+    def without_values(self) -> None:
+        """Compute no products, and nothing of them, from the start: see `garbage`."""
+        self.values, self.program = False, without_values(self.program)
 
     def polled(self, cta: Cta, warp: int, address: int, value: bytes) -> None:
         """A warp has asked an address in global memory that others may write, or change."""

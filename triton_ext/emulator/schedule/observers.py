@@ -1,39 +1,42 @@
-"""Observers of a running kernel: a trace of what each warp and unit did, and statistics."""
+"""Observers of a running kernel: what the engine tells its clients."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.decode.step import Step
-from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import AccessObserver, AsyncOperation, Cta, Gpu
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.hardware.banks import LINE_BYTES, warp_access
 
 
 class Run(Gpu, Protocol):
-    """A launch that is about to run.
+    """A launch that is about to run, and what an observer may ask of it then.
 
     Attributes:
         program: the kernel.
+        together: as many clusters run side by side as there is room for, as on a GPU.
+        chosen: the clusters that run, by their numbers; None for all.
     """
 
     program: Program
+    together: bool
+    chosen: Sequence[int] | None
+
+    def without_values(self) -> None:
+        """Leave out what only computes values of products: outputs are garbage then."""
 
 
 class Observer(AccessObserver):
     """Told by the machine of what happens. This one does nothing: to be derived from."""
 
-    def begins(self, run: Run) -> None:
-        """A launch is about to run."""
+    def begins(self, run: Run) -> Observer:
+        """A launch is about to run; returns who is told of it."""
+        return self
+
+    def ends(self, run: Run) -> None:
+        """A launch has run to its end."""
 
     def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
         """`lanes` of a block are about to execute `step`."""
@@ -46,7 +49,10 @@ class Observer(AccessObserver):
 
 
 _TOLD = [
-    name for each in (Observer, AccessObserver) for name in vars(each) if not name.startswith("_")
+    name
+    for each in (Observer, AccessObserver)
+    for name in vars(each)
+    if not name.startswith("_") and name != "begins"
 ]
 
 
@@ -58,6 +64,9 @@ class Observers(Observer):
         for name in _TOLD:
             setattr(self, name, _each([getattr(part, name) for part in self.parts]))
 
+    def begins(self, run: Run) -> Observer:
+        return Observers([part.begins(run) for part in self.parts])
+
 
 def _each(functions: Sequence[Callable[..., None]]) -> Callable[..., None]:
     def call(*args: Any) -> None:
@@ -67,135 +76,6 @@ def _each(functions: Sequence[Callable[..., None]]) -> Callable[..., None]:
     return call
 
 
-class Wavefronts:
-    """How many wavefronts accesses of shared memory take; what was computed once is kept."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[bytes, int], tuple[int, int]] = {}
-
-    def __call__(
-        self, lanes: Lanes, addresses: NDArray[np.int64], width: int
-    ) -> list[tuple[int, int, int]]:
-        """For each warp: its number, its wavefronts, and how many it had without conflicts."""
-        threads = lane_sets.indices(lanes)
-        result = []
-        for warp in np.unique(threads // WARP_THREADS).tolist():
-            offsets = np.full(WARP_THREADS, -1)
-            here = threads // WARP_THREADS == warp
-            line = int(addresses[here].min()) // LINE_BYTES * LINE_BYTES
-            offsets[threads[here] % WARP_THREADS] = addresses[here] - line
-            key = (offsets.tobytes(), width)
-            if key not in self._known:
-                found = warp_access([int(n) if n >= 0 else None for n in offsets], width)
-                self._known[key] = (found.wavefronts, found.ideal_wavefronts)
-            result.append((warp, *self._known[key]))
-        return result
-
-
-_KINDS = (
-    ("tensor core", re.compile(r"wgmma\.mma|tcgen05\.mma|mma\.sync")),
-    ("tensor memory", re.compile(r"tcgen05")),
-    ("TMA", re.compile(r"cp\.(?:reduce\.)?async\.bulk|tensormap")),
-    ("asynchronous copy", re.compile(r"cp\.async")),
-    ("barrier", re.compile(r"mbarrier|bar\.|barrier|fence|membar|wgmma|elect")),
-    ("matrix load or store", re.compile(r"ldmatrix|stmatrix|movmatrix")),
-    ("memory", re.compile(r"(?:ld|st|atom|red)\.")),
-    ("warp", re.compile(r"shfl|vote|match|redux|activemask")),
-    ("branch", re.compile(r"bra|brx|ret|exit|call")),
-    ("conversion", re.compile(r"cvt")),
-)
-
-
-def kind_of(opcode: str) -> str:
-    """What an instruction is about; "arithmetic" if nothing else."""
-    return next((name for name, pattern in _KINDS if pattern.match(opcode)), "arithmetic")
-
-
-class Statistics(Observer):
-    """Counts: instructions (of warps), bytes moved, products issued, bank conflicts, waits.
-
-    Attributes:
-        instructions: how many warps executed an opcode, by opcode.
-        bytes: how many were moved, by space and direction; in shared memory also by asynchronous
-            unit.
-        wavefronts, ideal_wavefronts: how many the loads and stores of shared memory take, and
-            would take without bank conflicts.
-        waited: how often lanes had to wait, by opcode.
-        done: how many asynchronous operations were done, by opcode.
-    """
-
-    def __init__(self) -> None:
-        self.instructions: Counter[str] = Counter()
-        self.bytes: Counter[str] = Counter()
-        self.waited: Counter[str] = Counter()
-        self.done: Counter[str] = Counter()
-        self.wavefronts = 0
-        self.ideal_wavefronts = 0
-        self._wavefronts = Wavefronts()
-
-    def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        self.instructions[step.instruction.opcode] += len(lane_sets.warps(lanes))
-
-    def waits(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        self.waited[step.instruction.opcode] += len(lane_sets.warps(lanes))
-
-    def completed(self, operation: AsyncOperation) -> None:
-        if operation.instruction is not None:
-            self.done[operation.instruction.opcode] += 1
-
-    def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
-    ) -> None:
-        self.bytes[f"{space} {kind}"] += len(addresses) * width
-        if space != "shared" or kind == "atomic":
-            return
-        for _, wavefronts, ideal in self._wavefronts(lanes, addresses, width):
-            self.wavefronts += wavefronts
-            self.ideal_wavefronts += ideal
-
-    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
-        self.bytes[f"shared {kind} by {unit}"] += size
-
-    def as_object(self) -> dict[str, Any]:
-        """All counts, as JSON's types."""
-        kinds: Counter[str] = Counter()
-        for opcode, number in self.instructions.items():
-            kinds[kind_of(opcode)] += number
-        return {
-            "warp_instructions": sum(self.instructions.values()),
-            "by_kind": dict(kinds.most_common()),
-            "by_opcode": dict(self.instructions.most_common()),
-            "bytes": dict(sorted(self.bytes.items())),
-            "shared_memory": {
-                "wavefronts": self.wavefronts,
-                "ideal_wavefronts": self.ideal_wavefronts,
-            },
-            "asynchronous_operations": dict(self.done.most_common()),
-            "waits": dict(self.waited.most_common()),
-        }
-
-    def lines(self) -> list[str]:
-        """All counts, in words, the largest first."""
-        found = self.as_object()
-        lines = [f"{found['warp_instructions']} warp instructions"]
-        lines += [f"  {number:>10}  {name}" for name, number in found["by_kind"].items()]
-        for title, key in (
-            ("bytes moved", "bytes"),
-            ("asynchronous operations", "asynchronous_operations"),
-            ("waits (of warps)", "waits"),
-        ):
-            if found[key]:
-                lines.append(title)
-                lines += [f"  {number:>10}  {name}" for name, number in found[key].items()]
-        if self.wavefronts:
-            lines.append(
-                f"shared-memory wavefronts: {self.wavefronts}, {self.ideal_wavefronts} without"
-                " bank conflicts"
-            )
-        return lines
+def combined(observers: Sequence[Observer]) -> Observer | None:
+    """One that stands for all of them; None if there are none."""
+    return Observers(observers) if len(observers) > 1 else next(iter(observers), None)

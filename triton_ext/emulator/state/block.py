@@ -93,6 +93,7 @@ class Launch:
         known: what is ordered before the launch; None if there is one GPU.
         history: a `triton_ext.emulator.units.history.History`, or None.
         allocated: gives what the kernel has allocated in shared and tensor memory, if known.
+        binary: the cubin that ptxas made of it, if known.
     """
 
     storage: Storage
@@ -112,6 +113,7 @@ class Launch:
     known: Foreign | None = None
     history: Any = None
     allocated: Callable[[], Sequence[Buffer]] = tuple
+    binary: bytes | None = None
 
     @functools.cached_property
     def buffers(self) -> Sequence[Buffer]:

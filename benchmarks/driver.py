@@ -71,7 +71,12 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _call(name: str, *arguments: Any, detail: str = "") -> None:
+def call(name: str, *arguments: Any, detail: str = "") -> None:
+    """Call a function of the driver.
+
+    Raises:
+        GpuError: it returns an error, which is named, with what `detail` says.
+    """
     status = getattr(_library(), name)(*arguments)
     if status:
         text = ctypes.c_char_p()
@@ -82,11 +87,11 @@ def _call(name: str, *arguments: Any, detail: str = "") -> None:
 @functools.cache
 def _context() -> ctypes.c_void_p:
     """The primary context of device 0, current in this thread."""
-    _call("cuInit", 0)
+    call("cuInit", 0)
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    _call("cuDeviceGet", ctypes.byref(device), 0)
-    _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-    _call("cuCtxSetCurrent", context)
+    call("cuDeviceGet", ctypes.byref(device), 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    call("cuCtxSetCurrent", context)
     return context
 
 
@@ -94,12 +99,12 @@ def device_info() -> dict[str, str]:
     """The GPU's name, compute capability, and the driver's CUDA version."""
     _context()
     name, version = ctypes.create_string_buffer(128), ctypes.c_int()
-    _call("cuDeviceGetName", name, 128, 0)
-    _call("cuDriverGetVersion", ctypes.byref(version))
+    call("cuDeviceGetName", name, 128, 0)
+    call("cuDriverGetVersion", ctypes.byref(version))
     capability = []
     for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
         value = ctypes.c_int()
-        _call("cuDeviceGetAttribute", ctypes.byref(value), attribute, 0)
+        call("cuDeviceGetAttribute", ctypes.byref(value), attribute, 0)
         capability.append(str(value.value))
     return {
         "gpu": name.value.decode(),
@@ -117,7 +122,7 @@ def _module(ptx: str) -> ctypes.c_void_p:
     values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
     module = ctypes.c_void_p()
     try:
-        _call("cuModuleLoadDataEx", ctypes.byref(module), ptx.encode(), 2, options, values)
+        call("cuModuleLoadDataEx", ctypes.byref(module), ptx.encode(), 2, options, values)
     except GpuError as error:
         raise GpuError(f"{error}\n{log.value.decode(errors='replace')}") from None
     return module
@@ -126,7 +131,7 @@ def _module(ptx: str) -> ctypes.c_void_p:
 @functools.lru_cache(maxsize=1024)
 def _function(ptx: str, kernel: str) -> ctypes.c_void_p:
     function = ctypes.c_void_p()
-    _call("cuModuleGetFunction", ctypes.byref(function), _module(ptx), kernel.encode())
+    call("cuModuleGetFunction", ctypes.byref(function), _module(ptx), kernel.encode())
     return function
 
 
@@ -152,9 +157,9 @@ def _uploaded(arrays: Sequence[np.ndarray[Any, Any]]) -> Iterator[Callable[[int]
             if span in spans:
                 continue
             pointer = ctypes.c_uint64()
-            _call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(array.nbytes, 1)))
+            call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(array.nbytes, 1)))
             spans[span] = pointer.value
-            _call(
+            call(
                 "cuMemcpyHtoD_v2", pointer, ctypes.c_void_p(span[0]), ctypes.c_size_t(array.nbytes)
             )
 
@@ -166,7 +171,7 @@ def _uploaded(arrays: Sequence[np.ndarray[Any, Any]]) -> Iterator[Callable[[int]
 
         yield translate
         for (start, size), device in spans.items():
-            _call(
+            call(
                 "cuMemcpyDtoH_v2",
                 ctypes.c_void_p(start),
                 ctypes.c_uint64(device),
@@ -186,7 +191,7 @@ def encode_tensor_map(tensor_map: TensorMap, address: int) -> bytes:
     def array(kind: Any, values: Sequence[int]) -> Any:
         return (kind * max(1, len(values)))(*values)
 
-    _call(
+    call(
         "cuTensorMapEncodeTiled",
         ctypes.byref(encoded),
         int(tensor_map.data_type),
@@ -267,10 +272,10 @@ def run_on_gpu(
             raw = (ctypes.c_uint8 * (len(data) + TENSOR_MAP_ALIGNMENT))()
             skip = -ctypes.addressof(raw) % TENSOR_MAP_ALIGNMENT
             held.append((ctypes.c_uint8 * len(data)).from_buffer(raw, skip))
-            held[-1][:] = data
+            held[-1][:] = list(data)
         pointers = (ctypes.c_void_p * max(1, len(held)))(*map(ctypes.addressof, held))
         if dynamic_smem_bytes:
-            _call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, dynamic_smem_bytes)
+            call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, dynamic_smem_bytes)
         config = _LaunchConfig(
             (ctypes.c_uint * 3)(*_triple(grid)),
             (ctypes.c_uint * 3)(*_triple(block)),
@@ -279,10 +284,10 @@ def run_on_gpu(
         )
         if cluster is not None:
             if int(np.prod(_triple(cluster))) > 8:
-                _call("cuFuncSetAttribute", function, _NON_PORTABLE_CLUSTER, 1)
+                call("cuFuncSetAttribute", function, _NON_PORTABLE_CLUSTER, 1)
             attribute = _LaunchAttribute(_CLUSTER_DIMENSION)
             attribute.value[:3] = _triple(cluster)
             config.attributes = ctypes.pointer(attribute)
             config.count = 1
-        _call("cuLaunchKernelEx", ctypes.byref(config), function, pointers, None)
-        _call("cuCtxSynchronize")
+        call("cuLaunchKernelEx", ctypes.byref(config), function, pointers, None)
+        call("cuCtxSynchronize")

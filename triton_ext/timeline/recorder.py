@@ -1,4 +1,4 @@
-"""Records what warps ask of the units of an SM, for `triton_ext.timeline`.
+"""Records what warps ask of the units of an SM: an observer of one launch.
 
 What each instruction does is seen by the hooks of `Observer`; here it becomes items and tokens. The
 products, loads and copies of the eager schedule are done when they are issued, so that what a
@@ -7,7 +7,6 @@ barrier is told of belongs to the copy that was issued last.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,25 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.decode.garbage import without_values
+from triton_ext.emulator.clients.statistics import Wavefronts
 from triton_ext.emulator.decode.step import Step
-from triton_ext.emulator.schedule.machine import Machine
-from triton_ext.emulator.schedule.observers import Observer, Observers, Wavefronts
-from triton_ext.emulator.schedule.parallel import independent
+from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import ClusterBarrier, NamedBarrier
 from triton_ext.emulator.state.block import Cta, Launch
 from triton_ext.emulator.state.buffers import named
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.storage import Register
-from triton_ext.hardware.architecture import WARP_THREADS, resident_clusters
-from triton_ext.hardware.tensor_memory import TMEM_COLUMNS, WARPGROUP_WARPS
-from triton_ext.ptx import sass
-from triton_ext.ptx.forms import TensorMemoryAccess, TensorMemoryCopy, WgmmaProduct, read
-from triton_ext.ptx.parse import Instruction, immediate
-from triton_ext.ptx.sass import Cost
-from triton_ext.timeline.gpus import Gpu
-from triton_ext.timeline.timeline import Timeline
+from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
+from triton_ext.ptx.parse import Instruction
+from triton_ext.timeline.costs import HANDLED, PTX_CHAIN, Kind, charge, kind_of
+from triton_ext.timeline.sass import NO_TURNS, Cost
 from triton_ext.timeline.trace import (
     ATOMIC,
     CLUSTER,
@@ -60,57 +54,14 @@ from triton_ext.timeline.trace import (
     Line,
     Memory,
     Trace,
-    sampled,
 )
 
 SECTOR_BYTES = 32
 L1_SECTORS = 4096
 """How many sectors a block is taken to keep in the L1 cache: half of what an SM has."""
-SHUFFLE_LATENCY, SPECIAL_LATENCY = 24, 20
-"""Cycles until the result can be read; 4 of other instructions. The first by microbenchmarks of an
-H200; the second is assumed: ptxas left nothing of the case that was to measure it."""
-PTX_ISSUED, PTX_CHAIN = 1.06, 1.5
-"""Instructions of the machine for one of PTX, and the time that dependent ones take, of that of
-their PTX: fitted, for kernels of which there is no binary (`triton_ext.ptx.sass`)."""
-ITEM_CYCLES = 2
-"""The cycles of the instruction that an item stands for, which the replay counts."""
-_FREE = re.compile(
-    r"mov\.|cvta|ld\.param|cvt\.u64\.u32|cvt\.s64\.s32|wgmma\.fence|bra\.uni|exit|ret"
-)
-"""What ptxas mostly makes nothing of."""
-_SPECIAL = re.compile(r"ex2|lg2|sin|cos|rcp|rsqrt|sqrt|tanh|div\.(full|approx)|popc|clz|bfind|brev")
-_TURNS = {
-    re.compile(r"mma\.sync"): (0, 0, 0, 1),
-    re.compile(r"(mul|mad)\.(hi|wide)"): (0, 2, 0, 0),
-    re.compile(r"(mul|mad)(24)?\.(lo\.)?[us]"): (0, 1, 0, 0),
-    re.compile(r"(add|sub|mul|fma|mad|neg|abs)\.(\w+\.)*b?f\d|mov|shfl|bar"): sass.NO_TURNS,
-    _SPECIAL: (0, 0, 1, 0),
-}
-"""What an instruction of PTX takes of `triton_ext.ptx.sass`'s pipes, for kernels of which there is
-no binary; every other one takes a turn of the first."""
-_ONE_TURN = (1.0, 0.0, 0.0, 0.0)
 _RELEASING = re.compile(r"(atom|red)\S*\.(acq_rel|release)")
 _ASKING = re.compile(r"(@\S+ )?ld\.\S*(acquire|relaxed|volatile)")
 """Loads of what other blocks write."""
-_MEMORY = re.compile(r"(ld|st|atom|red|ldmatrix|stmatrix|cp|wgmma\.mma_async|wgmma\.wait|tcgen05)")
-_ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4}
-
-
-@dataclass
-class _Kind:
-    """What is known of an instruction before it runs."""
-
-    at: int
-    issued: float
-    turns: tuple[float, ...] = sass.NO_TURNS
-    latency: int = 4
-    handle: str = ""
-    keep: int = 0
-    reads_only: bool = False
-    product: tuple[int, int, bool] = (0, 0, False)
-    group: int = 1
-    columns: int = 0
-    cycles: float | None = None
 
 
 @dataclass
@@ -118,7 +69,7 @@ class _Run:
     """Instructions since the last item of a warp."""
 
     issued: float = 0.0
-    turns: tuple[float, ...] = sass.NO_TURNS
+    turns: tuple[float, ...] = NO_TURNS
     chain: float = 0.0
     at: int = 0
 
@@ -172,18 +123,19 @@ class Recorder(Observer):
         self._wanted = frozenset(clusters)
         self._costs = costs
         self._clusters: dict[int, _Cluster] = {}
-        self._kinds: dict[int, _Kind] = {}
+        self._kinds: dict[int, Kind] = {}
         self._lines: list[Line] = []
         self._numbers: dict[int, int] = {}  # of instructions, by their lines in the PTX
         self._memories: dict[int, int] = {}
         self._pieces: list[Memory] = []
-        self._kind = _Kind(0, 0)
+        self._kind = Kind(0, 0)
         self._step: Step | None = None
         self._tokens: list[int] = []
         self._ranks: list[int] = []
         self._bringers = 1  # items that have these tokens
         self._wavefronts = Wavefronts()
         self._columns = 0
+        self._handlers = {name: getattr(self, f"_{name}") for _, name in HANDLED}
         self._barriers: dict[str, str] = {}  # what they are called in messages
 
     # ------------------------------------------------------------------- instructions
@@ -197,13 +149,13 @@ class Recorder(Observer):
             found = self._clusters[number] = _Cluster(len(cta.cluster.ctas), cta.warps)
         return found.blocks[cta.rank]
 
-    def _known(self, step: Step) -> _Kind:
+    def _known(self, step: Step) -> Kind:
         kind = self._kinds.get(id(step))
         if kind is None:
             at = step.instruction
-            kind = self._kinds[id(step)] = _kind_of(at, len(self._lines))
+            kind = self._kinds[id(step)] = kind_of(at, len(self._lines))
             if self._costs:
-                _charge(kind, self._costs.get(at.line))
+                charge(kind, self._costs.get(at.line))
             self._numbers[at.line] = len(self._lines)
             self._lines.append(Line(str(at), str(at.source) if at.source else ""))
         return kind
@@ -234,10 +186,10 @@ class Recorder(Observer):
                 if any(kind.turns):
                     run.turns = tuple(a + b for a, b in zip(run.turns, kind.turns, strict=True))
         if kind.handle:
-            getattr(self, kind.handle)(cta, block, warps)
+            self._handlers[kind.handle](cta, block, warps)
 
     @staticmethod
-    def _chain(warp: _Warp, step: Step, kind: _Kind) -> int:
+    def _chain(warp: _Warp, step: Step, kind: Kind) -> int:
         """The cycles from the issue of the instruction before to that of this one, in a warp alone:
         it waits for what it reads, and for what has the same name."""
         ready, clock = warp.ready, warp.clock
@@ -577,93 +529,3 @@ def _once(items: list[Item], repeated: dict[int, tuple[int, int]]) -> list[Item]
         loaded |= {item[-1] for item in items[begin:end] if item[0] in (SHARED, GLOBAL, ATOMIC)}
         del items[begin:end]
     return [item for item in items if item[0] != WAIT or item[2] not in loaded]
-
-
-_HANDLERS = (
-    (re.compile(r"wgmma\.mma_async"), "_product"),
-    (re.compile(r"wgmma\.commit_group|cp\.async\.(bulk\.)?commit_group"), "_commit"),
-    (re.compile(r"wgmma\.wait_group|cp\.async\.(bulk\.)?wait_group"), "_await_groups"),
-    (re.compile(r"cp\.async\.wait_all"), "_await_all"),
-    (re.compile(r"tcgen05\.cp"), "_tensor_copy"),
-    (re.compile(r"tcgen05\.commit"), "_tensor_commit"),
-    (re.compile(r"tcgen05\.ld"), "_tensor_load"),
-    (re.compile(r"tcgen05\.st"), "_tensor_store"),
-    (re.compile(r"tcgen05\.wait::ld"), "_tensor_wait"),
-    (re.compile(r"tcgen05\.alloc"), "_allocate"),
-    (re.compile(r"griddepcontrol\.wait"), "_await_kernel"),
-)
-
-
-def _kind_of(at: Instruction, number: int) -> _Kind:
-    """What an instruction costs, and who handles it."""
-    text = at.opcode
-    handle = next((name for pattern, name in _HANDLERS if pattern.match(text)), "")
-    if handle or _FREE.match(text):
-        kind = _Kind(number, 0, latency=0 if not handle else -1, handle=handle)
-    elif _MEMORY.match(text):
-        kind = _Kind(number, 0, latency=-1)
-    else:
-        turns = next((t for pattern, t in _TURNS.items() if pattern.match(text)), _ONE_TURN)
-        kind = _Kind(number, PTX_ISSUED, turns)
-        if text.startswith("shfl"):
-            kind.latency = SHUFFLE_LATENCY
-        elif _SPECIAL.match(text):
-            kind.latency = SPECIAL_LATENCY
-    if handle == "_product":
-        form = read(at)
-        assert isinstance(form, WgmmaProduct)
-        kind.product = (form.mnk[1], _ELEMENT_BYTES.get(form.a_type, 1), form.a_in_registers)
-    if handle in ("_tensor_load", "_tensor_store"):
-        access = read(at)
-        assert isinstance(access, TensorMemoryAccess)
-        kind.columns = len(access.registers)
-    if handle == "_tensor_copy":
-        copy = read(at)
-        assert isinstance(copy, TensorMemoryCopy)
-        lanes, bits = copy.shape.removesuffix("b").split("x")
-        kind.group, kind.columns = copy.cta_group, int(lanes) * int(bits) // 8
-    if handle == "_allocate":
-        kind.columns = immediate(at.operands[-1]) or TMEM_COLUMNS
-    if handle == "_await_groups":
-        kind.keep = int(at.operands[0], 0)
-        kind.reads_only = ".read" in text
-    return kind
-
-
-def _charge(kind: _Kind, cost: Cost | None) -> None:
-    """What the instruction became, but for what the replay counts of an item."""
-    item = bool(kind.handle) or kind.latency < 0
-    if cost is None:
-        kind.issued, kind.cycles, kind.turns = 0, 0.0, sass.NO_TURNS
-    else:
-        kind.turns = cost.turns
-        kind.issued = max(0, cost.issued - item)
-        kind.cycles = max(0.0, cost.cycles - item * ITEM_CYCLES)
-
-
-def timed(machine: Machine, gpu: Gpu, registers: int, listing: str, values: bool) -> Timeline:
-    """Run a launch, and say what it would take on a GPU.
-
-    Recorded are the clusters that `triton_ext.timeline.trace.sampled` names. Without values, only
-    these run, if blocks of different clusters cannot see each other's work.
-
-    Args:
-        registers: of a thread; 0 if that is not known.
-        listing: the binary's, by `sass.disassembled`; "" if there is none.
-
-    Raises:
-        EmulationError: what the kernel does wrong.
-    """
-    launch = machine.launch
-    chosen = sampled(
-        launch.clusters, resident_clusters(gpu.multiprocessors, math.prod(launch.cluster))
-    )
-    recorder = Recorder(chosen, sass.costs(listing, machine.program.kernel))
-    before, machine.values = machine.observer, values
-    if not values:
-        machine.program = without_values(machine.program)
-    machine.observer = recorder if before is None else Observers([before, recorder])
-    alone = independent(machine.program, ignored="griddepcontrol")
-    machine.together = not alone
-    machine.run(chosen if alone and not values else None)
-    return Timeline(recorder.trace(launch, machine.program.kernel.name, registers), gpu)

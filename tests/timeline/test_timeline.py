@@ -10,12 +10,15 @@ import triton
 import triton.language as tl
 
 import triton_ext
+from triton_ext.emulator.clients.statistics import Statistics
+from triton_ext.emulator.clients.trace import Trace
 from triton_ext.emulator.errors import LaunchError
-from triton_ext.emulator.host import driver
-from triton_ext.emulator.schedule.observers import Statistics
+from triton_ext.emulator.host import clocks
+from triton_ext.emulator.schedule.observers import Observers
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import launch_arguments, launch_plan
+from triton_ext.timeline import client
 from triton_ext.timeline.timeline import Timeline
 from triton_ext.timeline.trace import (
     ATOMIC,
@@ -177,7 +180,7 @@ def test_without_a_listing_of_the_binary_it_says_so(runs):
     config = MatmulConfig(90, "fp16", block_m=128, block_n=64, block_k=64, stages=3, consumers=2)
     a, b = torch.zeros((M, K), dtype=torch.float16), torch.zeros((N, K), dtype=torch.float16).T
     with (
-        mock.patch.object(driver, "disassembled", return_value=""),
+        mock.patch.object(client, "disassembled", return_value=""),
         triton_ext.emulate("sm_90", time="H200") as gpu,
     ):
         matmul(config, a, b, torch.zeros((M, N), dtype=torch.float16))
@@ -323,6 +326,38 @@ def test_a_larger_copy_takes_as_long_as_memory_does():
 )
 def test_what_cannot_be_asked(options, error, words):
     with pytest.raises(error, match=words), triton_ext.emulate("sm_90", **options):
+        pass
+
+
+def test_all_clients_at_once(runs):
+    """One run, which each sees as if it was alone."""
+    _, (timed, _) = runs
+    config = MatmulConfig(90, "fp16", block_m=128, block_n=64, block_k=64, stages=3, consumers=2)
+    a, b = torch.zeros((M, K), dtype=torch.float16), torch.zeros((N, K), dtype=torch.float16).T
+    found = []
+    for time in (None, "H200"):
+        counted, events, stops = Statistics(), [], []
+        tracing = Trace(events.append, "wgmma")
+        options = {"time": time, "observer": Observers([counted, tracing])}
+        with triton_ext.emulate("sm_90", **options) as gpu:
+            place = timed.stalls[0].place.rpartition("/")[2]
+            gpu.break_at(place, lambda stop, stops=stops: stops.append((stop.block, stop.warps)))
+            matmul(config, a, b, torch.zeros((M, N), dtype=torch.float16))
+        tracing.close()
+        kept = [(each["event"], each["block"], each["warps"], each["step"]) for each in events]
+        found.append((counted.as_object(), kept, stops))
+        assert stops
+    assert found[0] == found[1]
+    assert gpu.timeline.as_object() == timed.as_object()
+
+
+def test_the_emulator_alone_predicts_nothing(monkeypatch):
+    """What does must be loaded, as `triton_ext.emulate` does it."""
+    monkeypatch.setattr(clocks, "_registered", [])
+    with (
+        pytest.raises(LaunchError, match=r"import triton_ext\.timeline\.client"),
+        triton_ext.emulate("sm_90", time="H200"),
+    ):
         pass
 
 

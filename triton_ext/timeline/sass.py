@@ -60,7 +60,6 @@ _LISTED = re.compile(
 )
 _ONCE = re.compile(r"LD[GS]|ST[GS]|ATOM|RED|SHFL|MUFU|BAR|SYNCS|UTMA|[HIQDU]G?MMA|UTC")
 _TARGET = re.compile(r"`\((\.L\w+)\)")
-_REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\x00", re.DOTALL)
 BARRIERS, NO_BARRIER = 6, 7
 
 
@@ -77,17 +76,6 @@ class Cost:
     issued: float
     cycles: float
     turns: tuple[float, ...] = NO_TURNS
-
-
-def registers(cubin: bytes) -> int:
-    """The registers of a thread that ptxas gave it: the cubin's attribute EIATTR_REGCOUNT (a format
-    byte, 0x2f, its size of 8, the function's symbol, the number).
-    """
-    counts = [
-        int.from_bytes(cubin[at + 8 : at + 12], "little")
-        for at in (match.start() for match in _REGISTER_COUNT.finditer(cubin))
-    ]
-    return max(counts, default=0)
 
 
 @functools.lru_cache(maxsize=256)

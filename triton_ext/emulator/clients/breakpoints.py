@@ -340,12 +340,13 @@ class Breakpoints(Observer):
             for each in never
         ]
 
-    def begins(self, run: Run) -> None:
+    def begins(self, run: Run) -> Observer:
         steps = (step.instruction for step in run.program.steps)
         # what has no line of its own is of line 0 (LLVM)
         self._lines.update(each.source for each in steps if each.source and each.source.line)
         self._before.clear()
         self._lives.begin(run)
+        return self
 
     def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
         source, came = step.instruction.source, False

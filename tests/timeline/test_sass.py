@@ -9,8 +9,9 @@ import subprocess
 import pytest
 from triton import knobs
 
-from triton_ext.ptx import sass
+from triton_ext.ptx.cubin import registers
 from triton_ext.ptx.parse import parse_ptx
+from triton_ext.timeline import sass
 from triton_ext.timeline.gpus import GPUS
 
 PTX = """.version 8.0
@@ -64,7 +65,7 @@ def test_what_an_instruction_costs(operation, least, most, cycles, tmp_path):
     assert least <= cost.issued <= most  # though ptxas unrolls the loop
     assert cost.cycles >= max(cycles, cost.issued)
     assert found["ld.volatile.global.u32"].issued == 1
-    assert 8 <= sass.registers(cubin) <= 64
+    assert 8 <= registers(cubin) <= 64
 
 
 def test_what_is_hoisted_out_of_a_loop_costs_nothing(tmp_path):

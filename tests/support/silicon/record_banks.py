@@ -1,8 +1,8 @@
 """Predicted bank conflicts beside Nsight Compute's counters, on a Hopper GPU.
 
-    python -m benchmarks.bank_conflicts [--json FILE]     # under ncu, which it starts itself
-    python -m benchmarks.bank_conflicts --predict         # JSON of the predictions; needs no GPU
-    python -m benchmarks.bank_conflicts --launch          # the kernels alone, each once
+    PYTHONPATH=tests/support python -m silicon.record_banks [--json FILE]  # under ncu, by itself
+    PYTHONPATH=tests/support python -m silicon.record_banks --predict      # needs no GPU
+    PYTHONPATH=tests/support python -m silicon.record_banks --launch       # each kernel once
 
 Each case is a Gluon kernel of one block that stores a tile from registers to shared memory and
 loads it back into other registers. What the compiler made of it, st.shared and ld.shared of some
@@ -12,7 +12,9 @@ wavefronts these instructions take. Exit status 1 if a counter differs.
 
 from __future__ import annotations
 
+import argparse
 import csv
+import datetime
 import json
 import re
 import shutil
@@ -28,8 +30,7 @@ from typing import Any
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from benchmarks import harness
-from benchmarks.harness import Row, Table
+from benchmarks.harness import environment
 from triton_ext import LinearLayout, NVMMAShared, SwizzledShared
 from triton_ext.compat import LAUNCH_OPTIONS, compile_gluon
 from triton_ext.hardware.banks import (
@@ -341,7 +342,7 @@ def measure() -> list[dict[str, float]]:
             ncu, "--csv", "--log-file", str(log), "--print-units", "base",
             "--target-processes", "all", "--clock-control", "none",
             "--kernel-name", "regex:exchange", "--metrics", ",".join(metrics),
-            sys.executable, "-m", "benchmarks.bank_conflicts", "--launch",
+            sys.executable, "-m", "silicon.record_banks", "--launch",
         ]  # fmt: skip
         finished = subprocess.run(command, capture_output=True, text=True)
         text = log.read_text() if log.exists() else ""
@@ -392,28 +393,23 @@ def compare(
     return rows
 
 
-ACCESSES = Table(
-    ("requests", ">8", "requests"),
-    ("ideal", ">7", "ideal_wavefronts"),
-    ("predicted", ">11", "wavefronts"),
-    ("measured", ">10.0f", "measured_wavefronts"),
-    ("conflicts", ">11.0f", "measured_conflicts"),
-    ("", "", lambda own: f"  {own['instruction']}"),
-)
-
-
-def lines_of(row: Row) -> str:
+def lines_of(row: dict[str, Any]) -> str:
     """A case as it is printed: the verdict, then the stores and the loads."""
     verdict = "ok" if row["agrees"] else "DIFFERS" if row["modelled"] else "differs, not modelled"
-    accesses = (ACCESSES.line(row[which]) for which in ("st", "ld"))
-    return "\n".join([f"{verdict}: {row['case']}", *accesses])
-
-
-TABLE = Table((ACCESSES.header, "", lines_of))
+    lines = [f"{verdict}: {row['case']}"]
+    for side in ("st", "ld"):
+        own = row[side]
+        lines.append(
+            f"{own['requests']:8}{own['ideal_wavefronts']:7}{own['wavefronts']:11}"
+            f"{own['measured_wavefronts']:10.0f}{own['measured_conflicts']:11.0f}"
+            f"  {own['instruction']}"
+        )
+    return "\n".join(lines)
 
 
 def main() -> None:
-    parser = harness.options(__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, help="write the record here")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--predict", action="store_true", help="print the predictions as JSON")
     mode.add_argument("--launch", action="store_true", help="run the kernels, without ncu")
@@ -426,7 +422,16 @@ def main() -> None:
         print(json.dumps(expected, indent=2))
         return
     rows = compare(expected, measure())
-    harness.report("bank_conflicts", rows, TABLE, arguments.json)
+    print("requests  ideal  predicted  measured  conflicts")
+    print("\n".join(map(lines_of, rows)))
+    if arguments.json:
+        record = {
+            "command": "PYTHONPATH=tests/support python -m silicon.record_banks",
+            "date": datetime.date.today().isoformat(),
+            "environment": environment(),
+            "rows": rows,
+        }
+        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
     sys.exit(not all(row["agrees"] for row in rows if row["modelled"]))
 
 

@@ -1,0 +1,193 @@
+"""What is wrong with a call: each error names the argument, and what would be legal."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from triton_ext.errors import LayoutError
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.ops.call import Call
+from triton_ext.ops.device import Gpu, find_gpu, require_gpu
+from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to
+from triton_ext.ops.types import FP8_TYPES, bias_type, has_all_fp8, unsupported
+from triton_ext.startup import when_imported
+
+MAX_SIZE = 2**31 - 1
+"""Sizes are passed to the kernels as 32-bit integers."""
+
+
+def check_kind(name: str, value: Any, kind: type, *, optional: bool = False) -> None:
+    """Raise LayoutError unless a value is of a kind of torch's, and a tensor strided."""
+    if not (isinstance(value, kind) or (optional and value is None)):
+        raise LayoutError(name, type(value).__name__, f"must be a torch.{kind.__name__}")
+    if isinstance(value, Tensor) and value.layout is not torch.strided:
+        raise LayoutError(f"{name}.layout", value.layout, "must be torch.strided")
+
+
+def check_dims(dims: int, **tensors: Any) -> None:
+    """Raise LayoutError unless all are tensors of so many dimensions."""
+    for name, tensor in tensors.items():
+        check_kind(name, tensor, Tensor)
+        if tensor.dim() != dims:
+            raise LayoutError(f"{name}.shape", tuple(tensor.shape), f"must have {dims} dimensions")
+
+
+def checked(call: Call, fallback: Any = None) -> tuple[Call, bool]:
+    """A call of which nothing was known, `upright`, with the types that autocast gives it; and
+    whether it is left to torch, and not looked at any further.
+
+    Raises:
+        LayoutError: what it holds is not of its kind, or cannot be added to its output.
+    """
+    check_asked(call, fallback)
+    call = autocast(call.upright)
+    if fallback == "torch" and not has_kernels(call):
+        return call, True
+    check_added(call)
+    return call, False
+
+
+def check_asked(call: Call, fallback: Any = None) -> None:
+    """Raise LayoutError unless all that a call holds is of its kind."""
+    for name, tensor in (("a", call.a), ("b", call.b)):
+        check_kind(name, tensor, Tensor)
+        if tensor.dim() == 0:
+            raise LayoutError(f"{name}.shape", (), "must have at least one dimension")
+    if fallback is not None and not (isinstance(fallback, str) and fallback == "torch"):
+        raise LayoutError("fallback", fallback, 'must be "torch", or None for an error')
+    check_kind("out_dtype", call.out_dtype, torch.dtype, optional=True)
+    if call.config is not None and not isinstance(call.config, MatmulConfig):
+        raise LayoutError("config", call.config, "must be a MatmulConfig")
+    epilogue = call.epilogue
+    added = {"bias": epilogue.bias, "residual": epilogue.residual, "out": call.out}
+    for name, each in added.items():
+        check_kind(name, each, Tensor, optional=True)
+
+
+def autocast(call: Call) -> Call:
+    """What torch's autocast gives to ``torch.matmul``, if it is active for the device of a."""
+    device = call.a.device.type
+    if device not in ("cuda", "cpu") or not torch.is_autocast_enabled(device):
+        return call
+    dtype = torch.get_autocast_dtype(device)
+
+    def cast(tensor: Any) -> Any:
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            return tensor
+        return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
+
+    epilogue = call.epilogue
+    if epilogue is not NOTHING:
+        epilogue = Epilogue(*map(cast, epilogue))
+    return call._replace(a=cast(call.a), b=cast(call.b), epilogue=epilogue)
+
+
+def check_added(call: Call) -> None:
+    """Raise LayoutError unless bias, residual and out are for an output of the call's type."""
+    epilogue, dtype = call.epilogue, call.dtype
+    others = (("bias", epilogue.bias), ("residual", epilogue.residual), ("out", call.out))
+    for name, tensor in others:
+        if tensor is None:
+            continue
+        wanted = bias_type(dtype) if name == "bias" else dtype
+        if tensor.dtype != wanted:
+            rule = f"must be {wanted} for an output in {dtype}"
+            raise LayoutError(f"{name}.dtype", tensor.dtype, rule)
+        _check_device(name, tensor, call.a)
+    if call.out is not None and torch.is_grad_enabled():
+        for name, tensor in (("a", call.a), ("b", call.b), *others):
+            if tensor is not None and tensor.requires_grad:
+                rule = "no gradient flows into out; call it under torch.no_grad(), or without out"
+                raise LayoutError(f"{name}.requires_grad", True, rule)
+
+
+def _check_device(name: str, tensor: Tensor, a: Tensor) -> None:
+    if tensor.device != a.device:
+        rule = f"must be that of a, {a.device}"
+        raise LayoutError(f"{name}.device", str(tensor.device), rule)
+
+
+def check_operands(a: Tensor, b: Tensor, dims: int | None = None) -> None:
+    """Raise LayoutError unless (..., M, K) and (..., K, N) fit, the latter a matrix or a batch.
+
+    Args:
+        dims: how many dimensions both must have.
+    """
+    if dims is not None:
+        check_dims(dims, a=a, b=b)
+    _check_device("b", b, a)
+    if a.shape[-1] != b.shape[-2]:
+        rule = f"its dimension {b.dim() - 2} must be K = {a.shape[-1]}, as in a"
+        raise LayoutError("b.shape", tuple(b.shape), rule)
+    if b.dim() > 2 and a.shape[:-2] != b.shape[:-2]:
+        rule = f"must begin with the batch {tuple(a.shape[:-2])}, as a does"
+        raise LayoutError("b.shape", tuple(b.shape), rule)
+
+
+def check_types(
+    a: Tensor, b: Tensor, out_dtype: torch.dtype | None, arch: int, blocks: Tensor | None = None
+) -> None:
+    """Raise LayoutError unless an architecture has kernels for these types, with such scales."""
+    scales = None if blocks is None else blocks.dtype
+    error = unsupported(a.dtype, b.dtype, out_dtype, arch, scales)
+    if error is not None:
+        raise error
+
+
+def has_kernels(call: Call) -> bool:
+    """Whether there are kernels for a call's types on its device."""
+    a, b, blocks = call.a, call.b, call.epilogue.blocks_a
+    scales = None if blocks is None else blocks.dtype
+    return _has_kernels(a.dtype, b.dtype, call.out_dtype, a.device, b.device, scales)
+
+
+def _has_kernels(
+    a: torch.dtype,
+    b: torch.dtype,
+    out: torch.dtype | None,
+    device: torch.device,
+    other_device: torch.device,
+    scales: torch.dtype | None,
+) -> bool:
+    gpu = find_gpu(device)
+    if device != other_device or not isinstance(gpu, Gpu):
+        return False
+    return unsupported(a, b, out, gpu.arch, scales) is None
+
+
+# Only once a program imports torch's compiler, which takes as long to import as torch itself.
+when_imported(
+    "torch._dynamo", functools.partial(torch.compiler.assume_constant_result, _has_kernels)
+)
+
+
+def checked_gpu(call: Call) -> Gpu:
+    """The GPU of an `upright` call whose operands are a (..., M, K) and a matrix, or two batches;
+    LayoutError unless all fits.
+    """
+    a, b, epilogue, out_dtype, *_ = call
+    check_operands(a, b)
+    gpu = require_gpu(a.device)
+    check_types(a, b, out_dtype, gpu.arch, epilogue.blocks_a)
+    if epilogue.promoted and a.dtype in FP8_TYPES and not has_all_fp8(gpu.arch):
+        raise LayoutError("use_fast_accum", False, "must be True on Hopper before Triton 3.9")
+    shape, dtype = call.shape, call.dtype
+    k, n = b.shape[-2:]
+    sizes = (*shape, k) if b.dim() == 3 else (math.prod(shape[:-1]), n, k)
+    if max(sizes) > MAX_SIZE:
+        raise LayoutError("shape", sizes, f"sizes must be at most {MAX_SIZE}")
+    bias, residual = epilogue.bias, epilogue.residual
+    if bias is not None and (bias.shape != (n,) or bias.dtype != bias_type(dtype)):
+        rule = f"must be {(n,)} of {bias_type(dtype)}"
+        raise LayoutError("bias", (tuple(bias.shape), bias.dtype), rule)
+    if residual is not None and not (residual.dtype == dtype and broadcasts_to(residual, shape)):
+        rule = f"must be of {dtype}, and broadcastable to {shape}"
+        raise LayoutError("residual", (tuple(residual.shape), residual.dtype), rule)
+    for name, tensor in epilogue.tensors.items():
+        _check_device(name, tensor, a)
+    return gpu

@@ -1,0 +1,217 @@
+"""From a call to its plan: how TMA reads and writes its tensors, and with which configuration.
+
+A call is described first, without its tensors, then its configuration is chosen. This module, what
+measures (`tuning`, `tuned`) and what launches (`launches`) are what the kernels are known to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from triton_ext.kernels.choice.choose import choose_config, with_epilogue
+from triton_ext.kernels.config import ACTIVATIONS, MatmulConfig
+from triton_ext.kernels.element_types import Major
+from triton_ext.ops.call import Call
+from triton_ext.ops.device import Gpu
+from triton_ext.ops.epilogue import NOTHING, Epilogue
+from triton_ext.ops.launches import PreparedLaunch
+from triton_ext.ops.operands import (
+    TmaView,
+    aligned,
+    aligned_empty,
+    memory_size,
+    operand_view,
+    padded_columns,
+    scale_view,
+    view_by_rows,
+)
+from triton_ext.ops.plans import Late, ProductPlan, Read
+from triton_ext.ops.rule import rule
+from triton_ext.ops.tuned import Problem, Tuned, lookup
+from triton_ext.ops.types import FP8_TYPES, OUTPUT_NAMES, operand_name
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the plan of a call depends on.
+
+    Attributes:
+        gpu: where it is made.
+        problem: types, major-nesses and sizes.
+        shape, dtype: the output's.
+        memory: the shape of the output's memory if that is new: rows may have to be longer.
+        views: those of `launches.DESCRIPTORS`.
+        copies: those of "a", "b" and the epilogue's tensors that must be copied for the kernel to
+            read them.
+        applied: the fields of a `MatmulConfig` for what the kernel does to the product.
+        late: what torch does to it after the launch.
+        out_size: how many bytes of memory out lies in, if that is given.
+        reads: the tensors that out must not overlap.
+        is_measurable: whether `tuning` measures such products.
+    """
+
+    gpu: Gpu
+    problem: Problem
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    memory: tuple[int, ...]
+    views: tuple[TmaView | None, ...]
+    copies: frozenset[str]
+    applied: Mapping[str, Any]
+    late: Late
+    out_size: int
+    reads: tuple[Read, ...]
+    is_measurable: bool
+
+
+def described(gpu: Gpu, call: Call) -> Description:
+    """The description of a call whose tensors fit.
+
+    Args:
+        call: `upright`; its out has rows that TMA may write up to the next multiple of 16 bytes.
+    """
+    a, b, epilogue, _, out, *_ = call
+    shape, dtype, batched = call.shape, call.dtype, b.dim() == 3
+    applied, late = _applied(gpu, call)
+    reads = () if out is None else tuple(_reads(call, out))
+
+    memory = shape
+    if out is None and (math.prod(shape[:-1]) > 1 or gpu.index is None):
+        # One row on a GPU needs no more: its memory is given out in units of 512 bytes.
+        memory = (*shape[:-1], padded_columns(shape[-1], dtype))
+    new = torch.empty(memory, dtype=dtype, device="meta")[..., : shape[-1]]
+    c_view = view_by_rows(new if out is None else out, batched)
+    blocks_a, blocks_b = epilogue.blocks_a, epilogue.blocks_b
+    reads_as = gpu.arch if blocks_a is None else 90  # as PreparedLaunch.reads_as
+    a_view, a_copied = operand_view(a, 1, batched, reads_as)
+    b_view, b_copied = operand_view(b, 0, batched, reads_as)
+    copied = {name: aligned(each) is not each for name, each in applied.tensors.items()}
+    copied |= {"a": a_copied, "b": b_copied}
+    assert c_view is not None  # what is new, copied or writable suits TMA
+    views: list[TmaView | None] = [a_view, b_view, c_view]
+    if applied.residual is not None:
+        where_it_is = applied.residual.shape == shape and view_by_rows(applied.residual, batched)
+        copied["residual"] = not where_it_is
+        views.append(where_it_is or view_by_rows(aligned_empty(new, shape), batched))
+        assert views[-1] is not None
+    if blocks_a is not None and blocks_b is not None:
+        views += [None] * (4 - len(views))
+        views += scale_view(blocks_a, shape[0]), scale_view(blocks_b, shape[1])
+
+    majors = a_view.major, b_view.major
+    scales = None if blocks_a is None else blocks_a.dtype
+    return Description(
+        gpu=gpu,
+        problem=problem_of(gpu, a, b, c_view.shape, dtype, majors, scales),
+        shape=shape,
+        dtype=dtype,
+        memory=shape if memory == shape else memory,
+        views=tuple(views),
+        copies=frozenset(name for name, is_copied in copied.items() if is_copied),
+        applied=applied.config_fields(),
+        late=late,
+        out_size=0 if out is None else memory_size(out),
+        reads=reads,
+        is_measurable=blocks_a is None and not applied.promoted,
+    )
+
+
+def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, Late]:
+    """What of a call's epilogue the kernel does, and what torch does after it."""
+    epilogue = call.epilogue
+    if call.config is not None and not call.config.consumers:
+        return NOTHING, "nothing" if epilogue is NOTHING else "all"
+    late: Late = "nothing"
+    if epilogue.activation not in (None, *ACTIVATIONS):
+        epilogue, late = epilogue._replace(activation=None), "activation"
+    if epilogue.promoted and not (gpu.arch == 90 and call.a.dtype in FP8_TYPES):
+        epilogue = epilogue._replace(promoted=False)
+    return epilogue, late
+
+
+def planned(description: Description, config: MatmulConfig | None = None) -> ProductPlan:
+    """The plan of what was described.
+
+    Args:
+        config: the tile; None for the one that is chosen.
+    """
+    found, problem = description, description.problem
+    tuned = None
+    if config is None:
+        config, tuned = _chosen(found)
+    else:
+        problem.check(config, found.gpu.arch)
+        config = replace(config, **found.applied)
+    return ProductPlan(
+        PreparedLaunch(found.gpu, config, found.views, problem.k),
+        found.gpu.index,
+        found.shape,
+        found.memory,
+        found.dtype,
+        found.copies,
+        found.late,
+        found.out_size,
+        found.reads,
+        torch_is_faster=tuned is not None and tuned.torch_is_faster,
+    )
+
+
+def _chosen(found: Description) -> tuple[MatmulConfig, Tuned | None]:
+    """The configuration of a product: the one that was measured, else the one that the cost model
+    predicts to be the fastest; and what was measured.
+    """
+    arch, problem, promoted = found.gpu.arch, found.problem, found.applied["promoted"]
+    fixed = rule() == "fixed"
+    tuned = None if fixed or promoted else lookup(problem, arch)
+    if tuned is not None:
+        config = tuned.config
+    else:
+        config = choose_config(arch, *problem.asked, fixed=fixed, promoted=promoted)
+        config = replace(config, batched=True) if problem.batch > 1 else config
+    return with_epilogue(config, None if fixed else problem.k, **found.applied), tuned
+
+
+def problem_of(
+    gpu: Gpu,
+    a: Tensor,
+    b: Tensor,
+    shape: Sequence[int],
+    out_type: torch.dtype,
+    majors: tuple[Major, Major],
+    scales: torch.dtype | None = None,
+) -> Problem:
+    """What a configuration is chosen for.
+
+    Args:
+        shape: C's, as the kernel sees it.
+        majors: those of A and B.
+        scales: of their blocks.
+    """
+    *batch, m, n = shape
+    return Problem(
+        getattr(gpu.properties, "name", None),
+        gpu.properties.multi_processor_count,
+        operand_name(a.dtype, b.dtype, scales),
+        *majors,
+        OUTPUT_NAMES[out_type],
+        m,
+        n,
+        b.shape[-2],
+        *batch,
+    )
+
+
+def _reads(call: Call, out: Tensor) -> Iterator[Read]:
+    """The tensors that a product reads; out may be a residual that lies as it does, if the kernel
+    adds it.
+    """
+    fused = call.config is None or call.config.consumers > 0
+    for name, tensor in {"a": call.a, "b": call.b, **call.epilogue.tensors}.items():
+        same = tensor.shape == out.shape and tensor.stride() == out.stride()
+        yield Read(name, memory_size(tensor), fused and name == "residual" and same)
