@@ -17,7 +17,7 @@ from sites import triton_sites
 
 from triton_ext.cli import main
 from triton_ext.ptx.folding import Folder
-from triton_ext.ptx.parse import parse_ptx
+from triton_ext.ptx.parse import parse_ptx, type_bits
 
 
 def test_parsing_and_folding():
@@ -608,3 +608,14 @@ def test_command():
     assert (wrong.exit_code, wrong.output.count("\n")) == (2, 1)
     assert "must be PTX" in wrong.output
     assert run("/nowhere.ptx").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("pred", 1), ("b8", 8), ("u16", 16), ("s32", 32), ("f64", 64), ("b128", 128),
+        ("bf16", 16), ("f16x2", 32), ("bf16x2", 32), ("texref", 64),
+    ],
+)  # fmt: skip
+def test_a_type_has_the_bits_of_its_name(name, bits):
+    assert type_bits(name) == bits
