@@ -415,6 +415,10 @@ CASES = [
      ["shared -> tensor memory %r1: 32 lanes x 128 bits, for warpx4",
       "source: 0x4000404000010000 +0, LBO 16, SBO 1024, swizzle 128B"],
      {"shape": "32x128b", "multicast": "warpx4"}),
+    (100, "tcgen05.cp.cta_group::1.32x128b.warpx4 [%r1], 0x2014404000010000;",
+     ["shared -> tensor memory %r1: 32 lanes x 128 bits, for warpx4",
+      "source: 0x2014404000010000 +0, LBO 16, SBO 1024, swizzle 128B, atomicity 32B,"
+      " base offset 2, LBO is an address"], {}),
     (100, "tcgen05.cp.cta_group::2.64x128b.warpx2::02_13.b8x16.b4x16_p64 [%r1], %rd1;",
      ["shared -> tensor memory %r1: 64 lanes x 128 bits, for warpx2 02_13, from b4x16_p64 to b8x16",
       "source: descriptor %rd1, not known at compile time"], {"shape": "64x128b"}),
