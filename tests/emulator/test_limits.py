@@ -203,7 +203,7 @@ class Clock:
 )
 def test_a_limit_says_where_the_time_went(limit, match, forked, monkeypatch):
     if "timeout" in limit:
-        monkeypatch.setattr(machine, "time", Clock(0.1))
+        monkeypatch.setattr(machine, "time", Clock(1))
     grid = 1
     body = STORES
     if forked:

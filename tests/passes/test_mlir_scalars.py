@@ -95,3 +95,21 @@ def test_a_loop_of_equal_bounds_is_not_executed(extent):
     }}""")
     inside = next(each.definition for each in module.values if each.name == "%slt")
     assert Scalars(module).is_executed(inside) is (extent > 0)
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+def test_a_counter_stays_below_a_bound_that_is_not_known(beside):
+    """Of ``%y <= i < %x`` no more is known than that."""
+    found = conditions(
+        module_of(f"""\
+    %one = arith.constant 1 : i32
+    %beside = arith.constant {beside} : i32
+    %limit = arith.addi %x, %beside : i32
+    scf.for %i = %y to %x step %one : i32 {{
+{compared("%i", "%limit")}
+    }}""")
+    )
+    below, at_most = (True if beside >= least else None for least in (0, -1))
+    assert (found["%slt"], found["%sge"]) == (below, below and False)
+    assert (found["%sle"], found["%sgt"]) == (at_most, at_most and False)
+    assert found["%ne"] is below

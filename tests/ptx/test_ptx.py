@@ -17,7 +17,7 @@ from sites import triton_sites
 
 from triton_ext.cli import main
 from triton_ext.ptx.folding import Folder
-from triton_ext.ptx.parse import parse_ptx
+from triton_ext.ptx.parse import parse_ptx, type_bits
 
 
 def test_parsing_and_folding():
@@ -415,6 +415,10 @@ CASES = [
      ["shared -> tensor memory %r1: 32 lanes x 128 bits, for warpx4",
       "source: 0x4000404000010000 +0, LBO 16, SBO 1024, swizzle 128B"],
      {"shape": "32x128b", "multicast": "warpx4"}),
+    (100, "tcgen05.cp.cta_group::1.32x128b.warpx4 [%r1], 0x2014404000010000;",
+     ["shared -> tensor memory %r1: 32 lanes x 128 bits, for warpx4",
+      "source: 0x2014404000010000 +0, LBO 16, SBO 1024, swizzle 128B, atomicity 32B,"
+      " base offset 2, LBO is an address"], {}),
     (100, "tcgen05.cp.cta_group::2.64x128b.warpx2::02_13.b8x16.b4x16_p64 [%r1], %rd1;",
      ["shared -> tensor memory %r1: 64 lanes x 128 bits, for warpx2 02_13, from b4x16_p64 to b8x16",
       "source: descriptor %rd1, not known at compile time"], {"shape": "64x128b"}),
@@ -608,3 +612,14 @@ def test_command():
     assert (wrong.exit_code, wrong.output.count("\n")) == (2, 1)
     assert "must be PTX" in wrong.output
     assert run("/nowhere.ptx").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("pred", 1), ("b8", 8), ("u16", 16), ("s32", 32), ("f64", 64), ("b128", 128),
+        ("bf16", 16), ("f16x2", 32), ("bf16x2", 32), ("texref", 64),
+    ],
+)  # fmt: skip
+def test_a_type_has_the_bits_of_its_name(name, bits):
+    assert type_bits(name) == bits

@@ -110,6 +110,15 @@ def test_who_waits_at_a_scoreboard_takes_what_the_other_needs(opcode, bits, wait
     assert found[lines[1]] == sass.Cost(1, max(waited - 2, 0) + 4, sass.turns_of("IADD3"))
 
 
+def test_nobody_waits_at_a_scoreboard_that_it_does_not_name():
+    [kernel] = parse_ptx(PTX.format(operation="add.u32 %r6, %r4, %r5")).kernels
+    lines = [at.line for at in kernel.instructions[:2]]
+    listing = LISTED.format(line=lines[0], opcode="SHFL.IDX", control=control(2, written=2))
+    for awaited in (0, 1 << 1, 1 << 3):
+        after = LISTED.format(line=lines[1], opcode="IADD3", control=control(4, awaited=awaited))
+        assert sass.costs(listing + after, kernel)[lines[1]].cycles == 4
+
+
 @pytest.mark.parametrize(
     ("operation", "least", "most"),
     [
