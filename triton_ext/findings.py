@@ -58,13 +58,16 @@ class Finding:
 
 def _root() -> Path:
     """The folder that paths are relative to: the repository's on GitHub, else the current one."""
-    return Path(os.environ.get("GITHUB_WORKSPACE") or os.curdir).resolve()
+    return Path(os.environ.get("GITHUB_WORKSPACE") or os.curdir).absolute()
 
 
 def _relative(file: str, root: Path) -> Path:
     """The path from `root`, if the file lies in it; else the whole path."""
-    path = Path(file).resolve()
-    return path.relative_to(root) if path.is_relative_to(root) else path
+    for written in (os.path.abspath, os.path.realpath):  # a link in it may lead out of it
+        path, folder = Path(written(file)), Path(written(root))
+        if path.is_relative_to(folder):
+            return path.relative_to(folder)
+    return path
 
 
 # ------------------------------------------------------------------------ GitHub

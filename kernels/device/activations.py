@@ -77,12 +77,12 @@ def relu(x):
 def gelu(x, BITS: gl.constexpr):
     """x times the integral of the normal distribution up to x, to be rounded to so many bits:
     within 2e-6 of it where |x| < 4; if they are 16 or fewer, within 4e-5, and from there on within
-    4e-9 in all. Of -infinity it is the limit, 0.
+    4e-9 in all. Of -infinity it is NaN, as PyTorch's.
 
     By the tail: half of the instructions that erf takes, and nothing cancels where x is negative.
     """
-    z = gl.minimum(gl.abs(x), FARTHEST)
-    return relu(x) - z * normal_tail(z, BITS)
+    z, half = gl.minimum(gl.abs(x), FARTHEST), 0.5 * x
+    return half + gl.abs(half) - z * normal_tail(z, BITS)  # relu(x), but for -infinity
 
 
 @gluon.jit

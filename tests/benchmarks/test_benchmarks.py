@@ -332,7 +332,7 @@ def test_clock_power_and_memory_are_read_from_nvml():
 def test_a_survey_is_predicted_problem_by_problem(tmp_path, capsys):
     """In the order of a hash, so that the first ones are a sample; each problem once."""
     problems = [Problem(m, 64, 128, "bf16", "MN", "K") for m in range(64, 128, 2)]
-    config = {"arch": 90, "element_type": "bf16", "a_major": "MN"}
+    config = {"arch": 90, "element_type": "bf16", "a_major": "MN", "consumers": 1}
     rows = [
         {
             "problem": str(problem),

@@ -454,9 +454,9 @@ def test_an_opcode_has_one_decoder():
         raise AssertionError("not called")
 
     decode.__module__ = module.__name__
-    instruction("frob.once")(decode)
+    instruction("frob.once", evidence="document")(decode)
     assert set(opcodes_of([module])) == {"frob.once"}
-    instruction("frob.once", convergent=True)(decode)
+    instruction("frob.once", evidence="document", convergent=True)(decode)
     with pytest.raises(ValueError, match=r"frob\.once has two decoders"):
         opcodes_of([module])
 

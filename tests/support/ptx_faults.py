@@ -403,7 +403,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
             changed = decode(parse_ptx(ptx))
             block = (*changed.kernel.directives.get("reqntid", (32,)), 1, 1)[:3]
             launched = prepare(
-                changed, grid=grid, block=block, cluster_m=cluster, args=args,
+                changed, grid=grid, block=block, cluster=cluster, args=args,
                 dynamic_smem_bytes=dynamic_smem_bytes, memory=memory, names=names,
             )  # fmt: skip
             at = launched.clusters // 3
