@@ -150,7 +150,9 @@ def compile(
             results_apart() as stdout,
             reports_on(sys.stderr if emit or form == "sarif" else stdout),
             enabled(*([passes] if passes else [])) as results,
-            _listening(kernel, emit, sys.stderr if passes else stdout, stdout) as seen,
+            _listening(
+                kernel, emit, sys.stderr if passes or form == "sarif" else stdout, stdout
+            ) as seen,
         ):
             if signature is None:
                 _run_idle(path, arguments, target)
