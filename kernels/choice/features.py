@@ -71,9 +71,9 @@ def features(table: Table, problem: Problem) -> Array:
 
 
 def _wave(table: Table, problem: Problem, work: Division) -> list[Array]:
-    """Of the tiles that run together: the bytes of A and B that they read; these over the elements
-    of C, as logarithms, too; in how many rows and columns they lie; and of half of them how much of
-    what each needs by itself they need together, as a logarithm.
+    """What the tiles that run together read: the bytes of A and B; these over the elements of C, as
+    logarithms, too; in how many rows and columns they lie; and how much of what each needs by
+    itself half of them need together, as a logarithm.
     """
     together = np.minimum(work.programs, work.tiles)
     tile = table.rows * table.cluster_m, table.columns * table.cluster_n

@@ -184,7 +184,7 @@ def of_operands(
 
 
 def _beyond_k(table: Table, problem: Problem, k_tiles: Array) -> tuple[Array, Array]:
-    """Of a tile's last product: how many rows of 128 bytes lie beyond K, and how many partly do, in
+    """How many rows of 128 bytes of a tile's last product lie beyond K, and how many partly do, in
     the block that has most of them.
     """
     k = problem.k

@@ -104,7 +104,7 @@ def piece_of(columns, element_type, blocks, across, k_blocks):
 
 @gluon.constexpr_function
 def overlap(rows, allowed):
-    """Of how many rows or columns a tile that overlaps others begins at a multiple, or 0.
+    """The rows or columns at whose multiples a tile that overlaps others begins, or 0.
 
     Copies of boxes that begin at other than a multiple of 16 bytes along the contiguous dimension
     end in an illegal instruction.

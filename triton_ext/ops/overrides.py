@@ -115,7 +115,7 @@ def _scaled_mm(
     scale_result: Tensor | None = None, out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False, *, out: Tensor | None = None,
 ) -> Tensor | None:  # fmt: skip
-    """Of fp8, with scales of whole operands or of rows and columns."""
+    """A product of fp8, with scales of whole operands or of rows and columns."""
     dtype = out_dtype or (a if out is None else out).dtype
     common = use_fast_accum and a.dtype == b.dtype
     if (

@@ -50,7 +50,7 @@ HALF_TYPES = frozenset(dtype for dtype, name in OPERAND_NAMES.items() if name in
 
 FP8_TYPES = frozenset((torch.float8_e4m3fn, torch.float8_e5m2))
 WIDE_TYPES = frozenset((torch.bfloat16, torch.float16, torch.float32))
-"""Of outputs that PyTorch makes of fp8, and that are not saturated."""
+"""The types of outputs that PyTorch makes of fp8, and that are not saturated."""
 
 
 def has_both_majors(dtype: torch.dtype, arch: int) -> bool:
