@@ -96,10 +96,10 @@ def accumulator_layout(columns, element_type, blocks, across):
 
 
 @gluon.constexpr_function
-def piece_of(columns, element_type, blocks, across, k_blocks):
+def piece_of(columns, element_type, blocks, across, cluster_k):
     """The layout in registers of a piece of C of so many columns when it is stored."""
     layout = accumulator_layout(columns, element_type, blocks, across)
-    return columns_layout(layout, columns) if k_blocks > 1 else layout
+    return columns_layout(layout, columns) if cluster_k > 1 else layout
 
 
 @gluon.constexpr_function

@@ -10,6 +10,12 @@ from sites import CHECKOUT, ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 NAMED = re.findall(r"`(triton_ext/[\w/]+\.py)(?:::(\w+))?`", PAGE)
+WORDS = re.findall(r"^\| ([^|]+?) \| [^|]+ \| `triton_ext/[\w/:.]+` \|$", PAGE, re.MULTILINE)
+GONE = {
+    "k_blocks": "cluster_k", "cluster_columns": "cluster_n", "max_splits": "split_k",
+    "strange": "poison", "narrow_desc": "edge_desc", "last_through_ring": "last_through_pipeline",
+}  # fmt: skip
+"""Names that the product had, and the word that each became."""
 
 
 def defined(file):
@@ -26,7 +32,9 @@ def defined(file):
 
 def test_enough_is_named():
     assert len(NAMED) >= 25
-    assert PAGE.count("\n## ") == 3
+    assert PAGE.count("\n## ") == 4
+    assert len(WORDS) >= 40
+    assert sorted(WORDS, key=str.lower) == WORDS
 
 
 @pytest.mark.parametrize(("path", "name"), sorted(set(NAMED)))
@@ -35,3 +43,15 @@ def test_it_is_there(path, name):
     file = CHECKOUT / (package if package.startswith(("kernels/", "passes/")) else path)
     assert file.is_file()
     assert not name or name in defined(file)
+
+
+@pytest.mark.parametrize("old", GONE)
+def test_words_that_are_gone(old):
+    """But where files of earlier releases are read, and in the names of the fitted trees' data."""
+    found = [
+        str(path.relative_to(CHECKOUT))
+        for package in ("triton_ext", "kernels", "passes")
+        for path in (CHECKOUT / package).rglob("*.py")
+        if re.search(rf"\b{old}\b", path.read_text(encoding="utf-8"))
+    ]
+    assert set(found) <= {"kernels/spec.py", "kernels/choice/features.py"}

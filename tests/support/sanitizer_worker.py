@@ -14,7 +14,7 @@ CASES = {
     "plain": ({"block_n": 64}, 136, 136, 200),
     "warp-specialized": ({"consumers": 2, "block_n": 128, "c_parts": 2}, 200, 264, 200),
     "one consumer": ({"consumers": 1, "block_m": 64, "block_n": 64}, 72, 136, 200),
-    "cluster_m": ({"consumers": 2, "cluster_m": 2}, 264, 136, 136),
+    "cluster": ({"consumers": 2, "cluster_m": 2}, 264, 136, 136),
     "split-K": ({"consumers": 1, "block_m": 64, "block_n": 64, "split_k": 4}, 72, 136, 1096),
     "ping-pong": (
         {"consumers": 2, "pingpong": True, "block_m": 64, "block_n": 64}, 200, 264, 600
@@ -63,6 +63,7 @@ def run(name):
     import torch
 
     from triton_ext.kernels.spec import kernel_spec
+    from triton_ext.kernels.tile import SimpleTile
 
     fields, m, n, k = CASES[name]
     config = kernel_spec(90, "bf16", **fields)
@@ -70,13 +71,17 @@ def run(name):
     *operands, extras, expected = plan_launch.problem(config, m, n, k)
     a, b = (x.cuda() for x in operands)
     extras = {x: y.cuda() if isinstance(y, torch.Tensor) else y for x, y in extras.items()}
-    tiles = -(-m // config.tile.block_m) * -(-n // config.tile.block_n)
-    processors = tiles * 4 if config.tile.split_k > 1 else 2 * config.tile.cluster_m
+    tile = config.tile
+    tiles = -(-m // tile.block_m) * -(-n // tile.block_n)
+    if isinstance(tile, SimpleTile):
+        processors = 2
+    else:
+        processors = tiles * 4 if tile.split_k > 1 else 2 * tile.cluster_m
     out, compiled = plan_launch.launch_compiled(config, a, b, extras, processors)
     torch.cuda.synchronize()
     assert plan_launch.relative_error(out.cpu(), expected) < 2.0**-7
     meta = compiled.metadata
-    state = warp_state(compiled.asm["ptx"], config.tile.num_warps, meta.num_warps)
+    state = warp_state(compiled.asm["ptx"], tile.num_warps, meta.num_warps)
     return {"shared": meta.shared, "state": state}
 
 
