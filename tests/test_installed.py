@@ -65,7 +65,7 @@ def test_help_without_triton(bare, command):
 
 
 def test_layouts_without_triton(bare):
-    words = "import sys, triton_ext, triton_ext.hardware, triton_ext.cute, triton_ext.ptx"
+    words = "import sys, triton_ext, triton_ext.hardware, triton_ext.ptx; triton_ext.cute"
     bare("python", "-c", f"{words}; assert not {{'triton', 'torch'}} & set(sys.modules)")
     shown = bare("triton-ext", "layout", ENCODING, "--shape", "128x256")
     assert "- offset=1 -> (0, 1)" in shown.stdout

@@ -848,7 +848,7 @@ def test_errors():
         (lambda: warp_access([None]), "at least one lane must be active"),
         (lambda: warp_access(7), "must be a sequence of integers"),
         (lambda: warp_access(layout), "must map 'lane' to one dimension"),
-        (lambda: chunk_access(padded, 8), "a padded layout does not"),
+        (lambda: chunk_access(padded, 8), "must hold each element at one offset"),
         (lambda: chunk_access(cluster, 16), "the one input dim 'offset'"),
         (lambda: chunk_access("K", 16), "must be a LinearLayout"),
         (lambda: chunk_access(layout, 12), "element_bitwidth = 12"),
