@@ -874,7 +874,7 @@ def test_errors():
         (lambda: register_access(threads, layout, 16, paddings=[(3, 1)]), "powers of two"),
         (lambda: register_access(threads, layout, 16, paddings=[8]), "powers of two"),
         (lambda: register_matrix_access(threads, layout, 64), "element_bitwidth = 64"),
-        (lambda: global_runs(padded, 8), "a padded layout does not"),
+        (lambda: global_runs(padded, 8), "one of padded fp4 does not"),
         (lambda: global_runs(layout, 16, 2), "contiguous_dim = 2"),
         (lambda: pick_atom((4, 64), 16), "at least 8 rows of 16 bytes"),
         (lambda: pick_atom((8, 4), 16), "at least 8 rows of 16 bytes"),
