@@ -99,7 +99,7 @@ def test_a_loop_of_equal_bounds_is_not_executed(extent):
 
 @pytest.mark.parametrize("beside", BESIDE)
 def test_a_counter_stays_below_a_bound_that_is_not_known(beside):
-    """Of ``%y <= i < %x`` no more is known than that."""
+    """No more is known of ``%y <= i < %x`` than that."""
     found = conditions(
         module_of(f"""\
     %one = arith.constant 1 : i32

@@ -18,7 +18,7 @@ FAMILIES = {
     ("softmax", "H200"): {"softmax"},
     ("other kernels without products", "H200"): {"dropout", "launch", "layer norm", "transpose"},
 }
-"""Of the rows of ``benchmarks/results``: what is meant."""
+"""What is meant by the rows of ``benchmarks/results``."""
 
 
 @pytest.mark.parametrize("known", MEASURED, ids=lambda each: f"{each.gpu}-{each.kernels}")
