@@ -75,9 +75,12 @@ class LaunchPlan:
             `triton_ext.kernels.device.peers.Peers`.
             ``left_scales``, ``right_scales``: the block scales, with the boxes of `scale_tiles`.
             ``group``, ``piece_rows``: the attributes.
+            ``left_step``, ``right_step``: of the operands' fp32 scales, see `ScaleMatrix` in
+            `triton_ext.kernels.device.fp32_scales`.
             ``workspace``: a pointer to `workspace_bytes` bytes, aligned to 16.
             ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
-            elements, bias of `ProductSpec.bias_type`, scales of fp32. ``alpha``, ``beta``: floats.
+            elements, bias of `ProductSpec.bias_type`, scales of fp32. ``a_blocks``, ``b_blocks``:
+            pointers to the fp32 scales of blocks. ``alpha``, ``beta``: floats.
         constants: compile-time arguments.
         options: compilation options.
         a_tile, b_tile, c_tile, edge_tile, last_tile: their ``tma_shape`` and ``tma_encoding`` are
@@ -248,6 +251,8 @@ def argument_names(spec: KernelSpec) -> tuple[str, ...]:
         "c0_desc": spec.epilogue.residual or collective == "scatter",
         "own_desc": collective is not None,
         "group": True,
+        "left_step": spec.product.has_fp32_blocks,
+        "right_step": spec.product.has_fp32_blocks,
         "first_chunk": collective is not None,
         "ranks": collective is not None,
         "piece_rows": collective is not None,
@@ -398,7 +403,9 @@ def kernel_constants(spec: KernelSpec, *, generated_layouts: bool = True) -> dic
     if isinstance(spec.tile, SimpleTile):
         return constants
     arguments = argument_names(spec)
-    optional = ("c0_desc", "own_desc", "first_chunk", "ranks", "piece_rows")
+    optional = (
+        "c0_desc", "own_desc", "first_chunk", "ranks", "piece_rows", "left_step", "right_step"
+    )  # fmt: skip
     return constants | {name: None for name in optional if name not in arguments}
 
 
@@ -459,7 +466,8 @@ def _argument_types(spec: KernelSpec) -> dict[str, str]:
     product, layouts = spec.product, spec.layouts
     bias = TRITON_TYPES.get(product.bias_type, product.bias_type)
     types = {"workspace": "*u8", "bias": f"*{bias}", "a_scale": "*fp32",
-             "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32",
+             "b_scale": "*fp32", "a_blocks": "*fp32", "b_blocks": "*fp32",
+             "left_step": "i32", "right_step": "i32", "alpha": "fp32", "beta": "fp32",
              "flags": "*i32", "counters": "*i32", "late": "*i32",
              "first_chunk": "i32", "ranks": "i32", "piece_rows": "i32", "group": "i32"}  # fmt: skip
     a_type, b_type = operand_types(product.element_type)

@@ -19,6 +19,7 @@ from triton_ext.kernels.element_types import (
     BLOCK_SCALED,
     ELEMENT_BYTES,
     ELEMENT_TYPES,
+    FP32_SCALE_BLOCK,
     MMA_KINDS,
     SCALE_BLOCK,
 )
@@ -27,6 +28,7 @@ from triton_ext.kernels.last_tile import may_leave_through_pipeline
 from triton_ext.kernels.layouts import layouts_of
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.registers import (
+    FP32_TYPES,
     MOST_COLUMNS_OF_THREE,
     may_accumulate_in_fp32,
     most_columns,
@@ -75,7 +77,10 @@ def _product_values(product: ProductSpec, tile: Tile) -> Values:
     on_hopper = tile.arch == 90
     if isinstance(tile, SimpleTile):
         yield "element_type", ELEMENT_TYPES
-        defaults = ("out_type", None), ("batched", False), ("collective", None)
+        defaults = (
+            ("out_type", None), ("batched", False), ("collective", None), ("a_scale_rows", 0),
+            ("b_scale_rows", 0), ("groups", None),
+        )  # fmt: skip
         yield from ((name, (value,)) for name, value in defaults)
         yield "fp32_accumulation", (False,)
         yield "a_major", ("K", "MN")
@@ -93,7 +98,13 @@ def _product_values(product: ProductSpec, tile: Tile) -> Values:
     yield "out_type", (*exact, "fp32", "fp16", "bf16", "e4m3", "e5m2")
     yield "collective", (None, "gather", "scatter")
     alone = (False,) if product.scaling else BOOLEAN
-    yield "batched", (True,) if product.collective else alone
+    yield "batched", (True,) if product.collective or product.groups else alone
+    scales = (0, 1, 128) if product.element_type in FP32_TYPES else (0,)
+    yield "a_scale_rows", scales
+    paired = (0,) if product.a_scale_rows == 0 else (1, 128)
+    yield "b_scale_rows", paired if product.a_scale_rows < 128 else (1,)
+    yield "a_scale_major", ("K", "MN")
+    yield "b_scale_major", ("K", "MN")
 
 
 def _rules_of_ranks(product: ProductSpec, tile: Tile) -> dict[str, bool]:
@@ -153,6 +164,7 @@ def _simple_values(tile: SimpleTile) -> Values:
 def check_sm90_tile(tile: Sm90Tile, product: ProductSpec, epilogue: EpilogueSpec) -> None:
     """Raise LayoutError unless Hopper's kernel takes it."""
     check_values(tile, _sm90_values(tile, product, epilogue))
+    _check_fp32_blocks(product, tile)
     if product.fp32_accumulation and not may_accumulate_in_fp32(product, tile):
         rule = "must be False: it is for fp8, up to 128 bytes of K, and as many sums as there is"
         raise LayoutError("fp32_accumulation", True, f"{rule} room for in the registers")
@@ -193,6 +205,20 @@ def _sm90_values(tile: Sm90Tile, product: ProductSpec, epilogue: EpilogueSpec) -
     yield "loaded_rows", range(0, 64, 8) if may_load_less(product, tile) else (0,)
     may_leave = may_leave_through_pipeline(product, epilogue, tile)
     yield "last_through_pipeline", BOOLEAN if may_leave else (False,)
+
+
+def _check_fp32_blocks(product: ProductSpec, tile: Sm90Tile) -> None:
+    """Raise LayoutError unless a tile of Hopper's kernel may have fp32 scales, if it has any."""
+    if not product.has_fp32_blocks:
+        return
+    if not product.fp32_accumulation:
+        raise LayoutError("fp32_accumulation", False, "must be True: sums are scaled when added")
+    rule = "with fp32 scales of 128 elements along K"
+    if tile.block_k != FP32_SCALE_BLOCK:
+        raise LayoutError("block_k", tile.block_k, f"must be {FP32_SCALE_BLOCK} {rule}")
+    for name in ("cluster_n", "cluster_k"):
+        if getattr(tile, name) != 1:
+            raise LayoutError(name, getattr(tile, name), f"must be 1 {rule}")
 
 
 def may_load_less(product: ProductSpec, tile: Sm90Tile) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.compat import SUMS_MAY_OVERLAP
 from triton_ext.kernels.device.wgmma import Product, product_of
+from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
 from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.kernels.last_tile import LastTile, last_tile
 from triton_ext.kernels.registers import CONSUMER_REGISTERS, asks_early
+from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.right_operand import right_unit
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.kernels.tensor_memory import shared_sums
@@ -38,6 +41,37 @@ class KernelPlan:
 
 
 @dataclass(frozen=True)
+class ScalesInMemory:
+    """How the fp32 scales of the blocks of the left and the right operand lie in memory.
+
+    Attributes:
+        left_each, right_each: whether each row (each column) has its own.
+        left_k_major, right_k_major: whether those along K are contiguous.
+        several: whether each matrix of a batch has its own scales, of the left operand and of the
+            right one.
+    """
+
+    left_each: bool
+    right_each: bool
+    left_k_major: bool
+    right_k_major: bool
+    several: tuple[bool, bool]
+
+
+def _scales_in_memory(product: ProductSpec, swap_ab: bool) -> ScalesInMemory | None:
+    """How a product's scales lie in memory."""
+    if not product.has_fp32_blocks:
+        return None
+    order = -1 if swap_ab else 1
+    rows = product.scale_rows[::order]
+    majors = (product.a_scale_major, product.b_scale_major)[::order]
+    several = (product.groups == "N", product.groups in ("M", "rows"))[::order]
+    return ScalesInMemory(
+        rows[0] == 1, rows[1] == 1, majors[0] == "K", majors[1] == "K", several
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class SpecializedPlan(KernelPlan):
     """What both specialized kernels are made of.
 
@@ -48,6 +82,7 @@ class SpecializedPlan(KernelPlan):
         boxes: how the tiles of the left operand, of the right one and of its edge are copied by
             boxes of their own; None where Triton copies them.
         product: the instructions of a product; None where they are Triton's.
+        fp32_scales: how the fp32 scales of blocks lie in memory; None if there are none.
     """
 
     tile: PersistentTile
@@ -56,6 +91,18 @@ class SpecializedPlan(KernelPlan):
     values: tuple[str, ...]
     boxes: tuple[Boxes | None, Boxes | None, Boxes | None]
     product: Product | None
+    fp32_scales: ScalesInMemory | None
+
+    @property
+    def scaled_together(self) -> tuple[int, int]:
+        """How many rows, and columns, of what a consumer multiplies have one fp32 scale."""
+        if self.fp32_scales is None:
+            return 1, 1
+        segment = math.gcd(self.tile.columns, FP32_SCALE_BLOCK)
+        return (
+            1 if self.fp32_scales.left_each else 64,
+            1 if self.fp32_scales.right_each else segment,
+        )
 
     @property
     def block_m(self) -> int:
@@ -144,6 +191,7 @@ def plan_of(spec: KernelSpec, *, generated_layouts: bool = True) -> KernelPlan:
         "values": value_names(spec),
         "boxes": layouts.boxes,
         "product": product_of(spec) if spec.has_own_products else None,
+        "fp32_scales": _scales_in_memory(product, tile.swap_ab),
     }
     if isinstance(tile, Sm90Tile):
         depth, columns = right_unit(product, tile)
@@ -179,6 +227,8 @@ def value_names(spec: KernelSpec) -> tuple[str, ...]:
         "bias": epilogue.bias,
         "a_scale": epilogue.a_scales is not None,
         "b_scale": epilogue.b_scales is not None,
+        "a_blocks": spec.product.has_fp32_blocks,
+        "b_blocks": spec.product.has_fp32_blocks,
         "alpha": epilogue.alpha,
         "beta": epilogue.residual,
         "flags": collective is not None,

@@ -45,6 +45,7 @@ from triton_ext.compat import aggregate, cluster_barrier, reinterpret
 from triton_ext.kernels.device import wgmma
 from triton_ext.kernels.device.epilogue import epilogue_of
 from triton_ext.kernels.device.exchange import Exchange, columns_layout
+from triton_ext.kernels.device.fp32_scales import fp32_scales_of
 from triton_ext.kernels.device.last_tile import LastPieces
 from triton_ext.kernels.device.matrices import (
     is_batched,
@@ -103,7 +104,7 @@ def piece_of(columns, element_type, blocks, across, cluster_k):
 
 
 @gluon.constexpr_function
-def overlap(rows, allowed):
+def overlap(rows, allowed, together):
     """The rows or columns at whose multiples a tile that overlaps others begins, or 0.
 
     Copies of boxes that begin at other than a multiple of 16 bytes along the contiguous dimension
@@ -111,8 +112,9 @@ def overlap(rows, allowed):
 
     Args:
         rows: they are rows of all matrices in memory: none is contiguous along this dimension.
+        together: how many have one scale, which must be whole.
     """
-    return (1 if rows else 8) if allowed else 0
+    return max(together, 1 if rows else 8) if allowed else 0
 
 
 @aggregate
@@ -129,15 +131,17 @@ class Accumulator:
 
     @gluon.jit
     def multiply(
-        self, pipeline, slot, WHICH: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr
+        self, pipeline, slot, scales, WHICH: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr
     ):
         """Start the product of a slot's tiles, and wait for the one before it; if there are partial
-        sums, as `wgmma.steps_of` says.
+        sums, as `wgmma.steps_of` says, with the scales of those that are added.
         """
         a_tile = pipeline.left_tile(slot, WHICH)
         if pipeline.PLAN.product is not None:
             b_unit = pipeline.right_unit(slot)
-            sums = wgmma.multiply(self.sums, a_tile, b_unit, pipeline.PLAN.product, STEP, STEPS)
+            sums = wgmma.multiply(
+                self.sums, a_tile, b_unit, scales, pipeline.PLAN.product, STEP, STEPS
+            )
         else:
             b_tile = pipeline.b_tiles.index(slot.index)
             product = warpgroup_mma(a_tile, b_tile, self.sums[0], is_async=True)
@@ -283,28 +287,52 @@ def partial_sums(product):
 
 
 @gluon.jit
-def multiply_range(acc, reader, slot, k_first, k_end, first, WHICH: gl.constexpr):
+def multiply_range(acc, reader, scales, work, slot, k_first, k_end, first, WHICH: gl.constexpr):
     """The products of a tile over a range of K, which begins with `first`; each is issued while
     the one before it runs, or, if there is one partial sum, while the other consumer's runs.
+
+    Args:
+        scales: the `Fp32Scales` of what is added, or None.
     """
     PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
     if PARTIALS > 1:
         runs = k_end - (k_end - k_first) % RUN
-        for _ in range(k_first, runs, RUN):
-            acc, slot = multiply_run(acc, reader, slot, False, WHICH, RUN)
+        for k in range(k_first, runs, RUN):
+            acc, slot = multiply_run(acc, reader, scales, work, slot, k, False, WHICH, RUN)
         k_first = gl.maximum(runs, k_first)
     for k in range(k_first, k_end):
-        acc, slot = multiply_run(acc, reader, slot, k > first, WHICH, 1)
+        acc, slot = multiply_run(acc, reader, scales, work, slot, k, k > first, WHICH, 1)
     return acc, slot
 
 
 @gluon.jit
-def multiply_run(acc, reader, slot, is_later, WHICH: gl.constexpr, STEPS: gl.constexpr):
-    """So many products, and whether the one before is still under way."""
+def scales_of(acc, scales, work, k, PRODUCT: gl.constexpr):
+    """The scales of a tile's rows and columns for K tile k: a tuple, empty if there are none."""
+    found = ()
+    if scales is not None:
+        TILE: gl.constexpr = acc.sums[0].type
+        UNITS: gl.constexpr = len(acc.sums) // (1 + partial_sums(PRODUCT))
+        found += scales.of_rows(work, k, TILE.shape[0], 64, gl.SliceLayout(1, TILE.layout))
+        found += scales.of_columns(
+            work, k, TILE.shape[1], UNITS, PRODUCT.scales.segment, gl.SliceLayout(0, TILE.layout)
+        )
+    return found
+
+
+@gluon.jit
+def multiply_run(acc, reader, scales, work, slot, k, is_later, WHICH: gl.constexpr,
+                 STEPS: gl.constexpr):  # fmt: skip
+    """So many products from K tile k on, and whether the one before is still under way."""
     PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
+    before = ()
     for i in gl.static_range(STEPS):
+        own = scales_of(acc, scales, work, k + i, reader.pipeline.PLAN.product)
+        added = before
+        if i == STEPS - 1:
+            added += own
+        before = own
         reader.wait(slot)
-        acc = acc.multiply(reader.pipeline, slot, WHICH, i, STEPS)
+        acc = acc.multiply(reader.pipeline, slot, added, WHICH, i, STEPS)
         if PARTIALS == 0:
             reader.release(slot.previous(), is_later)
         elif i > 0:
@@ -316,7 +344,7 @@ def multiply_run(acc, reader, slot, is_later, WHICH: gl.constexpr, STEPS: gl.con
 
 
 @gluon.jit
-def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
+def multiply(epilogue, reader, scales, turns, tiling, slot, step, tiles, work, seen,
              WHICH: gl.constexpr):  # fmt: skip
     """The products of one tile. In a scatter whose consumers share tiles, the one before is handed
     over on the way, when its stores have had time; and what there is to add to this one is asked
@@ -329,14 +357,18 @@ def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
         early = start
         if turns.NUMBER == 1:
             early = gl.minimum(work.k_end // 3, STORED_AFTER)
-            acc, slot = multiply_range(acc, reader, slot, start, early, start, WHICH)
+            acc, slot = multiply_range(acc, reader, scales, work, slot, start, early, start, WHICH)
             hand_over_before(epilogue, pipeline, turns, tiling, step, tiles, WHICH)
         late = work.k_end * 2 // 3
-        acc, slot = multiply_range(acc, reader, slot, early, late, start, WHICH)
+        acc, slot = multiply_range(acc, reader, scales, work, slot, early, late, start, WHICH)
         seen = epilogue.receive(seen, work, tiling, WHICH)
-        acc, slot = multiply_range(acc, reader, slot, late, work.k_end, start, WHICH)
+        acc, slot = multiply_range(
+            acc, reader, scales, work, slot, late, work.k_end, start, WHICH
+        )
     else:
-        acc, slot = multiply_range(acc, reader, slot, start, work.k_end, start, WHICH)
+        acc, slot = multiply_range(
+            acc, reader, scales, work, slot, start, work.k_end, start, WHICH
+        )
     turns.end(WHICH)
     acc = acc.wait(pipeline.PLAN.product)
     if partial_sums(pipeline.PLAN.product) == 0:
@@ -366,7 +398,7 @@ def others_products(tiling, step, tiles):
 
 
 @gluon.jit
-def consume(epilogue, pipeline, turns, tiling, WHICH: gl.constexpr):
+def consume(epilogue, pipeline, scales, turns, tiling, WHICH: gl.constexpr):
     """A consumer warpgroup: its rows of each tile of C, or all rows of every other tile, if
     consumers take turns.
     """
@@ -395,7 +427,7 @@ def consume(epilogue, pipeline, turns, tiling, WHICH: gl.constexpr):
             hand_over_before(epilogue, pipeline, turns, tiling, step, tiles, WHICH)
         turns.wait(step, WHICH)
         acc, slot, seen = multiply(
-            epilogue, reader, turns, tiling, slot, step, tiles, work, seen, WHICH
+            epilogue, reader, scales, turns, tiling, slot, step, tiles, work, seen, WHICH
         )
         if turns.NUMBER > 1:
             slot = slot.after(others_products(tiling, step, tiles))
@@ -438,10 +470,11 @@ def start_next(pipeline, tiling):
         )
 
 
-@gluon.jit(do_not_specialize=("group", "first_chunk", "ranks", "piece_rows"))
+@gluon.jit(do_not_specialize=(
+    "group", "first_chunk", "ranks", "piece_rows", "left_step", "right_step"))  # fmt: skip
 def matmul_warp_specialized(
         a_desc, b_desc, c_desc, box_descs, c0_desc, own_desc, group, first_chunk, ranks, piece_rows,
-        values, PLAN: gl.constexpr):  # fmt: skip
+        left_step, right_step, values, PLAN: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers and buffers, then a warp's task each.
 
     Args:
@@ -451,6 +484,7 @@ def matmul_warp_specialized(
         c0_desc: that of the residual, or of what the rank before has sent; or None.
         own_desc, first_chunk, ranks, piece_rows: see `Peers`; or None.
         group: see `Tiling`.
+        left_step, right_step: see `ScaleMatrix`; or None.
         values: what `SpecializedPlan.values` names.
         PLAN: an `Sm90Plan`.
     """
@@ -466,8 +500,8 @@ def matmul_warp_specialized(
     tiling = Tiling(
         size_m, size_n, gl.cdiv(size_m, PLAN.block_m), gl.cdiv(size_n, PLAN.block_n), num_k, group,
         PLAN.block_m, PLAN.block_n, TILE.split_k,
-        overlap(PLAN.left_k_major and N_MAJOR, c0_desc is None),
-        overlap(PLAN.right_k_major and not N_MAJOR, c0_desc is None),
+        overlap(PLAN.left_k_major and N_MAJOR, c0_desc is None, PLAN.scaled_together[0]),
+        overlap(PLAN.right_k_major and not N_MAJOR, c0_desc is None, PLAN.scaled_together[1]),
     )  # fmt: skip
 
     a_tiles = gl.allocate_shared_memory(
@@ -526,6 +560,7 @@ def matmul_warp_specialized(
         gl.num_ctas() * TILE.sharing_consumers, WAITING, PLAN,
     )  # fmt: skip
     operands = Operands(a_desc, b_desc, edge_desc, peers, PLAN)
+    scales = fp32_scales_of(values, size_m, size_n, num_k, left_step, right_step, PLAN)
     LAYOUT: gl.constexpr = piece_of(
         C_COLUMNS, a_desc.dtype, gl.num_ctas(), TILE.cluster_n, TILE.cluster_k
     )
@@ -536,7 +571,7 @@ def matmul_warp_specialized(
     if TILE.consumers == 1:
         gl.warp_specialize(
             [
-                (consume, (epilogue, pipeline, turns, tiling, 0)),
+                (consume, (epilogue, pipeline, scales, turns, tiling, 0)),
                 (produce, (operands, pipeline, tiling)),
             ],
             [1],
@@ -545,8 +580,8 @@ def matmul_warp_specialized(
     elif TILE.consumers == 2:
         gl.warp_specialize(
             [
-                (consume, (epilogue, pipeline, turns, tiling, 0)),
-                (consume, (epilogue, pipeline, turns, tiling, 1)),
+                (consume, (epilogue, pipeline, scales, turns, tiling, 0)),
+                (consume, (epilogue, pipeline, scales, turns, tiling, 1)),
                 (produce, (operands, pipeline, tiling)),
             ],
             [4, 1],
@@ -555,9 +590,9 @@ def matmul_warp_specialized(
     else:
         gl.warp_specialize(
             [
-                (consume, (epilogue, pipeline, turns, tiling, 0)),
-                (consume, (epilogue, pipeline, turns, tiling, 1)),
-                (consume, (epilogue, pipeline, turns, tiling, 2)),
+                (consume, (epilogue, pipeline, scales, turns, tiling, 0)),
+                (consume, (epilogue, pipeline, scales, turns, tiling, 1)),
+                (consume, (epilogue, pipeline, scales, turns, tiling, 2)),
                 (produce, (operands, pipeline, tiling)),
             ],
             [4, 4, 1],
