@@ -45,25 +45,29 @@ def most_columns(product: ProductSpec, tile: Sm90Tile) -> int:
     return MOST_SUMS if alone else MOST_SUMS_BESIDE
 
 
-def _sets_of_sums(tile: Sm90Tile) -> int:
+def _sets_of_sums(product: ProductSpec, tile: Sm90Tile) -> int:
     """For how many parts of a tile, as a consumer has one, there are registers; three suffice:
-    the sums of all, those that are added to them, and those that are being made meanwhile.
+    the sums of all, those that are added to them, and those that are being made meanwhile. Where
+    each column has a scale, ptxas keeps those of a whole run of products.
     """
-    return min(3, FP32_REGISTERS.get(tile.consumers, 0) // max(1, sums(tile)))
+    room = FP32_REGISTERS.get(tile.consumers, 0)
+    if product.scale_rows[0 if tile.swap_ab else 1] == 1:
+        room -= tile.columns // 4 * FP32_RUN
+    return max(0, min(3, room // max(1, sums(tile))))
 
 
 def may_accumulate_in_fp32(product: ProductSpec, tile: Sm90Tile) -> bool:
     """Whether there is room for the sums of a part of K beside those of all."""
     if product.element_type not in FP32_TYPES:
         return False
-    return _sets_of_sums(tile) > 1 and tile.block_k * product.element_bytes <= FP32_K_BYTES
+    return _sets_of_sums(product, tile) > 1 and tile.block_k * product.element_bytes <= FP32_K_BYTES
 
 
 def partial_sums(product: ProductSpec, tile: Sm90Tile) -> int:
     """How many sums a consumer has of one product of tiles alone: those of two products in
     turn, if there is room for them, so that one is added while the other is made.
     """
-    return _sets_of_sums(tile) - 1 if product.fp32_accumulation else 0
+    return _sets_of_sums(product, tile) - 1 if product.fp32_accumulation else 0
 
 
 def asks_early(product: ProductSpec, epilogue: EpilogueSpec, tile: Sm90Tile) -> bool:

@@ -287,29 +287,28 @@ def partial_sums(product):
 
 
 @gluon.jit
-def multiply_range(acc, reader, scales, work, slot, k_first, k_end, first, WHICH: gl.constexpr):
+def multiply_range(acc, reader, work, slot, k_first, k_end, first, WHICH: gl.constexpr):
     """The products of a tile over a range of K, which begins with `first`; each is issued while
     the one before it runs, or, if there is one partial sum, while the other consumer's runs.
-
-    Args:
-        scales: the `Fp32Scales` of what is added, or None.
     """
     PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
     if PARTIALS > 1:
         runs = k_end - (k_end - k_first) % RUN
         for k in range(k_first, runs, RUN):
-            acc, slot = multiply_run(acc, reader, scales, work, slot, k, False, WHICH, RUN)
+            acc, slot = multiply_run(acc, reader, work, slot, k, False, WHICH, RUN)
         k_first = gl.maximum(runs, k_first)
     for k in range(k_first, k_end):
-        acc, slot = multiply_run(acc, reader, scales, work, slot, k, k > first, WHICH, 1)
+        acc, slot = multiply_run(acc, reader, work, slot, k, k > first, WHICH, 1)
     return acc, slot
 
 
 @gluon.jit
-def scales_of(acc, scales, work, k, PRODUCT: gl.constexpr):
+def scales_of(acc, pipeline, work, k):
     """The scales of a tile's rows and columns for K tile k: a tuple, empty if there are none."""
     found = ()
+    scales = pipeline.fp32_scales
     if scales is not None:
+        PRODUCT: gl.constexpr = pipeline.PLAN.product
         TILE: gl.constexpr = acc.sums[0].type
         UNITS: gl.constexpr = len(acc.sums) // (1 + partial_sums(PRODUCT))
         found += scales.of_rows(work, k, TILE.shape[0], 64, gl.SliceLayout(1, TILE.layout))
@@ -320,13 +319,13 @@ def scales_of(acc, scales, work, k, PRODUCT: gl.constexpr):
 
 
 @gluon.jit
-def multiply_run(acc, reader, scales, work, slot, k, is_later, WHICH: gl.constexpr,
+def multiply_run(acc, reader, work, slot, k, is_later, WHICH: gl.constexpr,
                  STEPS: gl.constexpr):  # fmt: skip
     """So many products from K tile k on, and whether the one before is still under way."""
     PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
     before = ()
     for i in gl.static_range(STEPS):
-        own = scales_of(acc, scales, work, k + i, reader.pipeline.PLAN.product)
+        own = scales_of(acc, reader.pipeline, work, k + i)
         added = before
         if i == STEPS - 1:
             added += own
@@ -344,7 +343,7 @@ def multiply_run(acc, reader, scales, work, slot, k, is_later, WHICH: gl.constex
 
 
 @gluon.jit
-def multiply(epilogue, reader, scales, turns, tiling, slot, step, tiles, work, seen,
+def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
              WHICH: gl.constexpr):  # fmt: skip
     """The products of one tile. In a scatter whose consumers share tiles, the one before is handed
     over on the way, when its stores have had time; and what there is to add to this one is asked
@@ -357,18 +356,14 @@ def multiply(epilogue, reader, scales, turns, tiling, slot, step, tiles, work, s
         early = start
         if turns.NUMBER == 1:
             early = gl.minimum(work.k_end // 3, STORED_AFTER)
-            acc, slot = multiply_range(acc, reader, scales, work, slot, start, early, start, WHICH)
+            acc, slot = multiply_range(acc, reader, work, slot, start, early, start, WHICH)
             hand_over_before(epilogue, pipeline, turns, tiling, step, tiles, WHICH)
         late = work.k_end * 2 // 3
-        acc, slot = multiply_range(acc, reader, scales, work, slot, early, late, start, WHICH)
+        acc, slot = multiply_range(acc, reader, work, slot, early, late, start, WHICH)
         seen = epilogue.receive(seen, work, tiling, WHICH)
-        acc, slot = multiply_range(
-            acc, reader, scales, work, slot, late, work.k_end, start, WHICH
-        )
+        acc, slot = multiply_range(acc, reader, work, slot, late, work.k_end, start, WHICH)
     else:
-        acc, slot = multiply_range(
-            acc, reader, scales, work, slot, start, work.k_end, start, WHICH
-        )
+        acc, slot = multiply_range(acc, reader, work, slot, start, work.k_end, start, WHICH)
     turns.end(WHICH)
     acc = acc.wait(pipeline.PLAN.product)
     if partial_sums(pipeline.PLAN.product) == 0:
@@ -398,7 +393,7 @@ def others_products(tiling, step, tiles):
 
 
 @gluon.jit
-def consume(epilogue, pipeline, scales, turns, tiling, WHICH: gl.constexpr):
+def consume(epilogue, pipeline, turns, tiling, WHICH: gl.constexpr):
     """A consumer warpgroup: its rows of each tile of C, or all rows of every other tile, if
     consumers take turns.
     """
@@ -427,7 +422,7 @@ def consume(epilogue, pipeline, scales, turns, tiling, WHICH: gl.constexpr):
             hand_over_before(epilogue, pipeline, turns, tiling, step, tiles, WHICH)
         turns.wait(step, WHICH)
         acc, slot, seen = multiply(
-            epilogue, reader, scales, turns, tiling, slot, step, tiles, work, seen, WHICH
+            epilogue, reader, turns, tiling, slot, step, tiles, work, seen, WHICH
         )
         if turns.NUMBER > 1:
             slot = slot.after(others_products(tiling, step, tiles))
@@ -516,7 +511,8 @@ def matmul_warp_specialized(
     c_tiles = gl.allocate_shared_memory(
         c_desc.dtype, [TILE.consumers * TILE.c_buffers, ROWS, C_COLUMNS], PLAN.c
     )
-    pipeline = pipeline_of(a_tiles, b_tiles, PLAN)
+    scales = fp32_scales_of(values, size_m, size_n, num_k, left_step, right_step, PLAN)
+    pipeline = pipeline_of(a_tiles, b_tiles, scales, PLAN)
     if TILE.loaded_rows > 0:
         used = TILE.stages
         if not is_batched(c_desc):
@@ -560,7 +556,6 @@ def matmul_warp_specialized(
         gl.num_ctas() * TILE.sharing_consumers, WAITING, PLAN,
     )  # fmt: skip
     operands = Operands(a_desc, b_desc, edge_desc, peers, PLAN)
-    scales = fp32_scales_of(values, size_m, size_n, num_k, left_step, right_step, PLAN)
     LAYOUT: gl.constexpr = piece_of(
         C_COLUMNS, a_desc.dtype, gl.num_ctas(), TILE.cluster_n, TILE.cluster_k
     )
@@ -571,7 +566,7 @@ def matmul_warp_specialized(
     if TILE.consumers == 1:
         gl.warp_specialize(
             [
-                (consume, (epilogue, pipeline, scales, turns, tiling, 0)),
+                (consume, (epilogue, pipeline, turns, tiling, 0)),
                 (produce, (operands, pipeline, tiling)),
             ],
             [1],
@@ -580,8 +575,8 @@ def matmul_warp_specialized(
     elif TILE.consumers == 2:
         gl.warp_specialize(
             [
-                (consume, (epilogue, pipeline, scales, turns, tiling, 0)),
-                (consume, (epilogue, pipeline, scales, turns, tiling, 1)),
+                (consume, (epilogue, pipeline, turns, tiling, 0)),
+                (consume, (epilogue, pipeline, turns, tiling, 1)),
                 (produce, (operands, pipeline, tiling)),
             ],
             [4, 1],
@@ -590,9 +585,9 @@ def matmul_warp_specialized(
     else:
         gl.warp_specialize(
             [
-                (consume, (epilogue, pipeline, scales, turns, tiling, 0)),
-                (consume, (epilogue, pipeline, scales, turns, tiling, 1)),
-                (consume, (epilogue, pipeline, scales, turns, tiling, 2)),
+                (consume, (epilogue, pipeline, turns, tiling, 0)),
+                (consume, (epilogue, pipeline, turns, tiling, 1)),
+                (consume, (epilogue, pipeline, turns, tiling, 2)),
                 (produce, (operands, pipeline, tiling)),
             ],
             [4, 4, 1],

@@ -293,7 +293,7 @@ def matmul_warp_specialized_sm100(
         scales = block_scales_of(
             scale_descs[0], scale_descs[1], accumulators.memory if PLAN.shared_sums else None, PLAN
         )
-    pipeline = pipeline_of(a_tiles, b_tiles, scales, PLAN)
+    pipeline = pipeline_of(a_tiles, b_tiles, scales, None, PLAN)
     tickets = tickets_of(tiling, tiles, 4, TILE.cluster_launch_control, BATCHED)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
@@ -333,7 +333,7 @@ def matmul_warp_specialized_sm100(
 
 
 @gluon.jit
-def pipeline_of(a_tiles, b_tiles, scales, PLAN: gl.constexpr):
+def pipeline_of(a_tiles, b_tiles, scales, fp32_scales, PLAN: gl.constexpr):
     """A pipeline of these buffers, which tensor cores free, with its barriers; see `Pipeline`.
 
     The products of a pair wait for the tiles of both of its blocks. A buffer is free when all have
@@ -347,7 +347,7 @@ def pipeline_of(a_tiles, b_tiles, scales, PLAN: gl.constexpr):
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=COMMITS)
-    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, scales)
+    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, scales, fp32_scales)
 
 
 @gluon.jit

@@ -130,11 +130,12 @@ def check_operands(a: Tensor, b: Tensor, dims: int | None = None) -> None:
 
 
 def check_types(
-    a: Tensor, b: Tensor, out_dtype: torch.dtype | None, arch: int, blocks: Tensor | None = None
+    a: Tensor, b: Tensor, out_dtype: torch.dtype | None, arch: int, blocks: torch.dtype | None = None
 ) -> None:
-    """Raise LayoutError unless an architecture has kernels for these types, with such scales."""
-    scales = None if blocks is None else blocks.dtype
-    error = unsupported(a.dtype, b.dtype, out_dtype, arch, scales)
+    """Raise LayoutError unless an architecture has kernels for these types, with scales of blocks
+    of such a type.
+    """
+    error = unsupported(a.dtype, b.dtype, out_dtype, arch, blocks)
     if error is not None:
         raise error
 
@@ -173,8 +174,11 @@ def checked_gpu(call: Call) -> Gpu:
     a, b, epilogue, out_dtype, *_ = call
     check_operands(a, b)
     gpu = require_gpu(a.device)
-    check_types(a, b, out_dtype, gpu.arch, epilogue.blocks_a)
+    blocks = None if epilogue.blocks_a is None else epilogue.blocks_a.dtype
+    check_types(a, b, out_dtype, gpu.arch, blocks)
     if epilogue.promoted and a.dtype in FP8_TYPES and not has_all_fp8(gpu.arch):
+        if blocks is not None:
+            raise LayoutError("scale_a.dtype", blocks, "scales of blocks need Triton 3.9 on Hopper")
         raise LayoutError("use_fast_accum", False, "must be True on Hopper before Triton 3.9")
     shape, dtype = call.shape, call.dtype
     k, n = b.shape[-2:]

@@ -33,7 +33,8 @@ class Epilogue(NamedTuple):
         residual: what can be broadcast to the output.
         beta, alpha: floats.
         scale_a, scale_b: fp32, of one element; or of M, and of N.
-        blocks_a, blocks_b: scales of the blocks of a and b along K, which the product takes.
+        blocks_a, blocks_b: scales of the blocks of a and b along K, which the product takes. Those
+            of fp32: (M, ceil(K / 128)) or (ceil(M / 128), ceil(K / 128)); with K first for b.
         promoted: whether the product of fp8 must be added up in fp32; on Hopper, see
             `ProductSpec.fp32_accumulation`. Elsewhere the tensor cores do.
     """
@@ -48,6 +49,12 @@ class Epilogue(NamedTuple):
     blocks_a: Tensor | None = None
     blocks_b: Tensor | None = None
     promoted: bool = False
+
+    @property
+    def mx_scales(self) -> torch.dtype | None:
+        """The type of scales of blocks that the tensor cores apply; None if there are no such."""
+        blocks = self.blocks_a
+        return None if blocks is None or blocks.dtype == torch.float32 else blocks.dtype
 
     @property
     def tensors(self) -> dict[str, Tensor]:

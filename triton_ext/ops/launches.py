@@ -39,6 +39,8 @@ FIELDS = {
     "b_scale": Epilogue._fields.index("scale_b"),
     "alpha": Epilogue._fields.index("alpha"),
     "beta": Epilogue._fields.index("beta"),
+    "a_blocks": Epilogue._fields.index("blocks_a"),
+    "b_blocks": Epilogue._fields.index("blocks_b"),
 }
 """Which field of the epilogue an argument of the kernel is."""
 
@@ -124,6 +126,7 @@ class PreparedLaunch:
         "_links",
         "_maps",
         "_more_maps",
+        "_numbers",
         "_searched",
         "_workspace_slot",
         "config",
@@ -135,13 +138,15 @@ class PreparedLaunch:
     )
 
     def __init__(
-        self, gpu: Gpu, config: KernelSpec, views: tuple[TmaView | None, ...], k: int
-    ) -> None:
+        self, gpu: Gpu, config: KernelSpec, views: tuple[TmaView | None, ...], k: int,
+        steps: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         """Prepare it.
 
         Args:
             views: as the attribute; C and the residual are row by row.
             k: the extent of K.
+            steps: of the fp32 scales of the blocks of A and B, see `ops.scales`.
         """
         assert views[2] is not None
         *batch, m, n = views[2].shape
@@ -154,6 +159,11 @@ class PreparedLaunch:
         self._grid = self.plan.grid
         self.direct: DirectLaunch | None = _direct_launches.get((config, gpu.index))
         left, right = (1, 0) if config.tile.swap_ab else (0, 1)
+        self._numbers: dict[str, int] = {
+            "group": self.plan.group, "piece_rows": self.plan.piece_rows
+        }  # fmt: skip
+        if steps is not None:
+            self._numbers |= {"left_step": steps[left], "right_step": steps[right]}
         matrices = {
             **DESCRIPTORS, "edge_desc": right, "left_scales": 4 + left, "right_scales": 4 + right
         }  # fmt: skip
@@ -175,8 +185,8 @@ class PreparedLaunch:
                 self._arguments += [*view.shape, *view.strides]
             elif name == "workspace":
                 self._workspace_slot = slot
-            elif name in ("group", "piece_rows"):
-                self._arguments[slot] = getattr(self.plan, name)
+            elif name in self._numbers:
+                self._arguments[slot] = self._numbers[name]
             elif name in Link._fields:
                 self._links.append((slot, name))
             else:
@@ -265,7 +275,7 @@ class PreparedLaunch:
         }  # fmt: skip
         tiles |= zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False)
         others: dict[str, Any] = {
-            name: getattr(plan, name) for name in ("group", "piece_rows") if name in plan.arguments
+            name: number for name, number in self._numbers.items() if name in plan.arguments
         }
         for _, matrix, _, name in self._maps:
             view, tile = self.views[matrix], tiles[name]

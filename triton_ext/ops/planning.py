@@ -7,8 +7,9 @@ measures (`tuning`, `tuned`) and what launches (`launches`) are what the kernels
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ from triton_ext.ops.operands import (
 )
 from triton_ext.ops.plans import Late, ProductPlan, Read
 from triton_ext.ops.rule import rule
+from triton_ext.ops.scales import fp32_scales
 from triton_ext.ops.tuned import Problem, Tuned, lookup
 from triton_ext.ops.types import FP8_TYPES, OUTPUT_NAMES, operand_name
 
@@ -49,7 +51,8 @@ class Description:
         views: those of `launches.DESCRIPTORS`.
         copies: those of "a", "b" and the epilogue's tensors that must be copied for the kernel to
             read them.
-        fp32_accumulation: as in `ProductSpec`.
+        added: fields of `ProductSpec` that are not in the problem.
+        steps: of fp32 scales of the blocks of A and B, see `ops.scales`; else None.
         applied: what the kernel does to the product.
         late: what torch does to it after the launch.
         out_size: how many bytes of memory out lies in, if that is given.
@@ -64,7 +67,8 @@ class Description:
     memory: tuple[int, ...]
     views: tuple[TmaView | None, ...]
     copies: frozenset[str]
-    fp32_accumulation: bool
+    added: Mapping[str, Any]
+    steps: tuple[int, int] | None
     applied: EpilogueSpec
     late: Late
     out_size: int
@@ -89,11 +93,19 @@ def described(gpu: Gpu, call: Call) -> Description:
         memory = (*shape[:-1], padded_columns(shape[-1], dtype))
     new = torch.empty(memory, dtype=dtype, device="meta")[..., : shape[-1]]
     c_view = view_by_rows(new if out is None else out, batched)
-    blocks_a, blocks_b = epilogue.blocks_a, epilogue.blocks_b
-    reads_as = gpu.arch if blocks_a is None else 90  # as PreparedLaunch.reads_as
+    blocks_a, blocks_b, mx_scales = epilogue.blocks_a, epilogue.blocks_b, epilogue.mx_scales
+    reads_as = gpu.arch if mx_scales is None else 90  # as PreparedLaunch.reads_as
     a_view, a_copied = operand_view(a, 1, batched, reads_as)
     b_view, b_copied = operand_view(b, 0, batched, reads_as)
     copied = {name: aligned(each) is not each for name, each in applied.tensors.items()}
+    added: dict[str, Any] = {"fp32_accumulation": True} if applied.promoted else {}
+    steps = None
+    if blocks_a is not None and blocks_b is not None and mx_scales is None:
+        in_memory = [fp32_scales(blocks_a, shape[0]), fp32_scales(blocks_b.t(), shape[1])]
+        for letter, each in zip("ab", in_memory, strict=True):
+            added |= {f"{letter}_scale_rows": each.rows, f"{letter}_scale_major": each.major}
+            copied[f"blocks_{letter}"] = each.copied
+        steps = in_memory[0].step, in_memory[1].step
     copied |= {"a": a_copied, "b": b_copied}
     assert c_view is not None  # what is new, copied or writable suits TMA
     views: list[TmaView | None] = [a_view, b_view, c_view]
@@ -102,21 +114,21 @@ def described(gpu: Gpu, call: Call) -> Description:
         copied["residual"] = not where_it_is
         views.append(where_it_is or view_by_rows(aligned_empty(new, shape), batched))
         assert views[-1] is not None
-    if blocks_a is not None and blocks_b is not None:
+    if blocks_a is not None and blocks_b is not None and mx_scales is not None:
         views += [None] * (4 - len(views))
         views += scale_view(blocks_a, shape[0]), scale_view(blocks_b, shape[1])
 
     majors = a_view.major, b_view.major
-    scales = None if blocks_a is None else blocks_a.dtype
     return Description(
         gpu=gpu,
-        problem=problem_of(gpu, a, b, c_view.shape, dtype, majors, scales),
+        problem=problem_of(gpu, a, b, c_view.shape, dtype, majors, mx_scales),
         shape=shape,
         dtype=dtype,
         memory=shape if memory == shape else memory,
         views=tuple(views),
         copies=frozenset(name for name, is_copied in copied.items() if is_copied),
-        fp32_accumulation=applied.promoted,
+        added=added,
+        steps=steps,
         applied=applied.spec(),
         late=late,
         out_size=0 if out is None else memory_size(out),
@@ -133,8 +145,10 @@ def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, Late]:
     late: Late = "nothing"
     if epilogue.activation not in (None, *ACTIVATIONS):
         epilogue, late = epilogue._replace(activation=None), "activation"
-    if epilogue.promoted and not (gpu.arch == 90 and call.a.dtype in FP8_TYPES):
-        epilogue = epilogue._replace(promoted=False)
+    in_fp32 = epilogue.promoted or (epilogue.blocks_a is not None and epilogue.mx_scales is None)
+    in_fp32 &= gpu.arch == 90 and call.a.dtype in FP8_TYPES
+    if epilogue.promoted != in_fp32:
+        epilogue = epilogue._replace(promoted=in_fp32)
     return epilogue, late
 
 
@@ -150,10 +164,10 @@ def planned(description: Description, config: KernelSpec | None = None) -> Produ
         config, tuned = _chosen(found)
     else:
         problem.check(config, found.gpu.arch)
-        product = replace(config.product, fp32_accumulation=found.fp32_accumulation)
+        product = replace(config.product, **{"fp32_accumulation": False, **found.added})
         config = KernelSpec(product, found.applied, config.tile)
     return ProductPlan(
-        PreparedLaunch(found.gpu, config, found.views, problem.k),
+        PreparedLaunch(found.gpu, config, found.views, problem.k, found.steps),
         found.gpu.index,
         found.shape,
         found.memory,
@@ -171,11 +185,11 @@ def _chosen(found: Description) -> tuple[KernelSpec, Tuned | None]:
     predicts to be the fastest; and what was measured.
     """
     arch, problem, fixed = found.gpu.arch, found.problem, rule() == "fixed"
-    tuned = None if fixed or found.fp32_accumulation else lookup(problem, arch)
+    tuned = None if fixed or found.added else lookup(problem, arch)
     if tuned is not None:
         config = tuned.config
     else:
-        product = replace(problem.product, fp32_accumulation=found.fp32_accumulation)
+        product = replace(problem.product, **found.added)
         config = choose_config(arch, product, problem.size, fixed=fixed)
         config = config.with_fields(batched=True) if problem.batch > 1 else config
     return with_epilogue(config, None if fixed else problem.k, found.applied), tuned
