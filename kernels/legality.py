@@ -43,6 +43,8 @@ POWERS = (8, 16, 32, 64, 128, 256)
 """Columns of a tile, and of a piece of C."""
 SCALED_COLUMNS = (128, 256)
 """Columns of tiles of block-scaled types."""
+MOST_PROMOTED_COLUMNS = 128
+"""Columns of a tile of sm_100 whose sums are added up in registers, a row in each thread."""
 INT8_MAX_COLUMNS = 224
 """The widest integer wgmma in Triton 3.7 to 3.9 (``NVGPUToLLVMPass.cpp``); PTX allows 256."""
 
@@ -207,11 +209,11 @@ def _sm90_values(tile: Sm90Tile, product: ProductSpec, epilogue: EpilogueSpec) -
     yield "last_through_pipeline", BOOLEAN if may_leave else (False,)
 
 
-def _check_fp32_blocks(product: ProductSpec, tile: Sm90Tile) -> None:
-    """Raise LayoutError unless a tile of Hopper's kernel may have fp32 scales, if it has any."""
+def _check_fp32_blocks(product: ProductSpec, tile: PersistentTile) -> None:
+    """Raise LayoutError unless a tile's kernel may have fp32 scales of blocks, if it has any."""
     if not product.has_fp32_blocks:
         return
-    if not product.fp32_accumulation:
+    if not product.fp32_accumulation and tile.arch == 90:
         raise LayoutError("fp32_accumulation", False, "must be True: sums are scaled when added")
     rule = "with fp32 scales of 128 elements along K"
     if tile.block_k != FP32_SCALE_BLOCK:
@@ -219,6 +221,10 @@ def _check_fp32_blocks(product: ProductSpec, tile: Sm90Tile) -> None:
     for name in ("cluster_n", "cluster_k"):
         if getattr(tile, name) != 1:
             raise LayoutError(name, getattr(tile, name), f"must be 1 {rule}")
+    if tile.arch == 100 and tile.columns > MOST_PROMOTED_COLUMNS:
+        wide = "block_m" if tile.swap_ab else "block_n"
+        most = f"must be at most {MOST_PROMOTED_COLUMNS} {rule}, as sums are in registers"
+        raise LayoutError(wide, tile.columns, most)
 
 
 def may_load_less(product: ProductSpec, tile: Sm90Tile) -> bool:
@@ -232,6 +238,7 @@ def check_sm100_tile(tile: Sm100Tile, product: ProductSpec) -> None:
     check_values(tile, _sm100_values(tile, product))
     if product.fp32_accumulation:
         raise LayoutError("fp32_accumulation", True, "must be False: all are added up in fp32")
+    _check_fp32_blocks(product, tile)
     _check_swizzles(tile, product)
     _check_shared_memory(tile, product)
 

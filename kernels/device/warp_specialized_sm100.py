@@ -45,6 +45,7 @@ from triton_ext.compat import (
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.kernels.device.block_scales import block_scales_of
 from triton_ext.kernels.device.epilogue import epilogue_of
+from triton_ext.kernels.device.fp32_scales import fp32_scales_of
 from triton_ext.kernels.device.launch_control import ask, tickets_of
 from triton_ext.kernels.device.matrices import is_batched, matrix_size, prefetch_descriptors
 from triton_ext.kernels.device.peers import peers_of, products_of
@@ -102,6 +103,60 @@ class Accumulator:
     def release(self):
         """It has been read: the next products may overwrite it."""
         mbarrier.arrive(self.free, count=1)
+
+
+@aggregate
+class Promoted:
+    """The sums of a tile of C in registers, to which those of each K tile were added in fp32: what
+    an epilogue asks of an `Accumulator`.
+
+    Attributes:
+        sums: its pieces.
+    """
+
+    sums: gl.tuple
+
+    @gluon.jit
+    def pieces(self, COLUMNS: gl.constexpr):
+        """All of them, which have so many columns."""
+        return self.sums
+
+    @gluon.jit
+    def read(self, piece):
+        """One of them."""
+        return piece
+
+    @gluon.jit
+    def zeros(self, COLUMNS: gl.constexpr):
+        """Zeros in the place of one of them."""
+        return gl.zeros_like(self.sums[0])
+
+    @gluon.jit
+    def release(self):
+        """It has been read: registers need no more."""
+
+    @gluon.jit
+    def add(self, acc, scales, work, k):
+        """The same with the sums of K tile k, times their scales."""
+        LAYOUT: gl.constexpr = self.sums[0].type.layout
+        ROWS: gl.constexpr = self.sums[0].shape[0]
+        PIECE: gl.constexpr = self.sums[0].shape[1]
+        own: gl.constexpr = ROWS // gl.num_ctas()  # one block of rows has them all
+        (row,) = scales.of_rows(work, k, ROWS, own, gl.SliceLayout(1, LAYOUT))
+        if scales.left.EACH:
+            row = gl.expand_dims(row, 1)
+        columns = scales.of_columns(
+            work, k, PIECE, len(self.sums), PIECE, gl.SliceLayout(0, LAYOUT)
+        )
+        pieces = acc.pieces(PIECE)
+        sums = ()
+        for i in gl.static_range(len(self.sums)):
+            column = columns[i]
+            if scales.right.EACH:
+                column = gl.expand_dims(column, 0)
+            sums += (self.sums[i] + acc.read(pieces[i]) * (row * column),)
+        acc.release()
+        return Promoted(sums)
 
 
 @aggregate
@@ -195,7 +250,8 @@ def multiply(pipeline, accumulators, tickets):
     ticket = tickets.first()
     while ticket.more:
         work = tickets.work(ticket)
-        sums = accumulators.empty(which)
+        if pipeline.fp32_scales is None:
+            sums = accumulators.empty(which)
         use_acc = gl.to_tensor(False)
         for _ in range(work.k_first, work.k_end):
             pipeline.wait(slot)
@@ -205,6 +261,13 @@ def multiply(pipeline, accumulators, tickets):
                 pipeline.scales.multiply(
                     slot.index, a_tile, b_tile, sums.memory, use_acc, free
                 )  # fmt: skip
+            elif pipeline.fp32_scales is not None:  # each K tile has sums of its own
+                tcgen05_mma(
+                    a_tile, b_tile, accumulators.empty(which).memory, use_acc=False,
+                    multicast=gl.num_ctas() > 1, mbarriers=[free],
+                )  # fmt: skip
+                tcgen05_commit(accumulators.ready.index(which.index))
+                which = which.next()
             else:
                 tcgen05_mma(
                     a_tile, b_tile, sums.memory, use_acc=use_acc,
@@ -212,13 +275,29 @@ def multiply(pipeline, accumulators, tickets):
                 )  # fmt: skip
             use_acc = gl.to_tensor(True)
             slot = slot.next()
-        tcgen05_commit(accumulators.ready.index(which.index))
-        which = which.next()
+        if pipeline.fp32_scales is None:
+            tcgen05_commit(accumulators.ready.index(which.index))
+            which = which.next()
         ticket = tickets.next(ticket)
 
 
 @gluon.jit
-def store(epilogue, accumulators, tickets):
+def promote(epilogue, accumulators, scales, which, work):
+    """The sums of a tile, those of each K tile times their scales; and the next turn."""
+    COLUMNS: gl.constexpr = epilogue.pieces.tiles.shape[2]
+    zeros = accumulators.at(which).zeros(COLUMNS)
+    sums = ()
+    for _ in gl.static_range(epilogue.pieces.NUMBER):
+        sums += (zeros,)  # type: ignore[assignment]
+    found = Promoted(sums)
+    for k in range(work.k_first, work.k_end):
+        found = found.add(accumulators.full(which), scales, work, k)
+        which = which.next()
+    return found, which
+
+
+@gluon.jit
+def store(epilogue, pipeline, accumulators, tickets):
     """The warpgroup that stores the tiles, each while the next one is multiplied."""
     which = accumulators.first()
     ticket = tickets.first()
@@ -230,21 +309,25 @@ def store(epilogue, accumulators, tickets):
         if epilogue.scatters():
             seen = epilogue.receive(seen, work, tickets.tiling, 0)
         vectors = epilogue.begin(work, 0)
-        acc = accumulators.full(which)
+        if pipeline.fp32_scales is None:
+            acc = accumulators.full(which)
+            which = which.next()
+        else:
+            acc, which = promote(epilogue, accumulators, pipeline.fp32_scales, which, work)
         residual_phase = epilogue.finish(acc, work, vectors, residual_phase, False, 0)
         if epilogue.scatters():
             epilogue.hand_over(work, tickets.tiling)
-        which = which.next()
         ticket = tickets.next(ticket)
     if epilogue.scatters():
         epilogue.peers.end(tickets.tiling)
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=("group", "first_chunk", "ranks", "piece_rows"))
+@gluon.jit(do_not_specialize=(
+    "group", "first_chunk", "ranks", "piece_rows", "left_step", "right_step"))  # fmt: skip
 def matmul_warp_specialized_sm100(
         a_desc, b_desc, c_desc, scale_descs, c0_desc, own_desc, group, first_chunk, ranks,
-        piece_rows, values, PLAN: gl.constexpr):  # fmt: skip
+        piece_rows, left_step, right_step, values, PLAN: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers, buffers and tensor memory, then a warp's task each.
 
     Args:
@@ -253,6 +336,7 @@ def matmul_warp_specialized_sm100(
         c0_desc: that of the residual, or of what the rank before has sent; or None.
         own_desc, first_chunk, ranks, piece_rows: see `Peers`; or None.
         group: see `Tiling`.
+        left_step, right_step: see `ScaleMatrix`; or None.
         values: what `SpecializedPlan.values` names.
         PLAN: an `Sm100Plan`.
     """
@@ -293,7 +377,8 @@ def matmul_warp_specialized_sm100(
         scales = block_scales_of(
             scale_descs[0], scale_descs[1], accumulators.memory if PLAN.shared_sums else None, PLAN
         )
-    pipeline = pipeline_of(a_tiles, b_tiles, scales, None, PLAN)
+    fp32_scales = fp32_scales_of(values, size_m, size_n, num_k, left_step, right_step, PLAN)
+    pipeline = pipeline_of(a_tiles, b_tiles, scales, fp32_scales, PLAN)
     tickets = tickets_of(tiling, tiles, 4, TILE.cluster_launch_control, BATCHED)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
@@ -312,7 +397,7 @@ def matmul_warp_specialized_sm100(
     if TILE.cluster_launch_control:
         gl.warp_specialize(
             [
-                (store, (epilogue, accumulators, tickets)),
+                (store, (epilogue, pipeline, accumulators, tickets)),
                 (multiply, (pipeline, accumulators, tickets)),
                 (load, (operands, pipeline, tickets)),
                 (ask, (tickets,)),
@@ -323,7 +408,7 @@ def matmul_warp_specialized_sm100(
     else:
         gl.warp_specialize(
             [
-                (store, (epilogue, accumulators, tickets)),
+                (store, (epilogue, pipeline, accumulators, tickets)),
                 (multiply, (pipeline, accumulators, tickets)),
                 (load, (operands, pipeline, tickets)),
             ],
