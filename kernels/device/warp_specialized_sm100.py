@@ -311,12 +311,13 @@ def store(epilogue, pipeline, accumulators, tickets):
         vectors = epilogue.begin(work, 0)
         if pipeline.fp32_scales is None:
             acc = accumulators.full(which)
-            which = which.next()
         else:
             acc, which = promote(epilogue, accumulators, pipeline.fp32_scales, which, work)
         residual_phase = epilogue.finish(acc, work, vectors, residual_phase, False, 0)
         if epilogue.scatters():
             epilogue.hand_over(work, tickets.tiling)
+        if pipeline.fp32_scales is None:
+            which = which.next()
         ticket = tickets.next(ticket)
     if epilogue.scatters():
         epilogue.peers.end(tickets.tiling)
