@@ -32,19 +32,12 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from triton_ext.compat import aggregate, cluster_barrier, reinterpret
-from triton_ext.kernels.device import wgmma
 from triton_ext.kernels.device.epilogue import epilogue_of
-from triton_ext.kernels.device.exchange import Exchange, columns_layout
+from triton_ext.kernels.device.exchange import Exchange
 from triton_ext.kernels.device.fp32_scales import fp32_scales_of
 from triton_ext.kernels.device.last_tile import LastPieces
 from triton_ext.kernels.device.matrices import (
@@ -53,10 +46,9 @@ from triton_ext.kernels.device.matrices import (
     prefetch_descriptors,
 )
 from triton_ext.kernels.device.peers import peers_of, products_of
-from triton_ext.kernels.device.pieces import columns_of_blocks, piece_layout, split_columns
 from triton_ext.kernels.device.pipeline import Operands, allocate_barriers, pipeline_of
 from triton_ext.kernels.device.scheduler import Tiling
-from triton_ext.kernels.registers import FP32_RUN
+from triton_ext.kernels.device.sums import multiply_range, partial_sums, piece_of, zero_sums
 
 LAUNCH_DEPENDENTS = gl.constexpr("""{
     .reg .pred early;
@@ -70,37 +62,11 @@ WAIT = gl.constexpr("""{
     @known griddepcontrol.wait;
     mov.b32 $0, 0;
     }""")
-RUN = gl.constexpr(FP32_RUN)
 STORED_AFTER = gl.constexpr(4)
 """Products of tiles after which the tile before is stored, mostly: a microsecond or two."""
 EARLY_BYTES = gl.constexpr(1.0e5)
 """What a block loads in the time that an early start gains (about 1000 cycles at 58 bytes), over
 how much faster loads are when all SMs but one are idle (0.6). A guess from few measurements."""
-
-
-@gluon.constexpr_function
-def accumulator_layout(columns, element_type, blocks, across):
-    """Registers of a wgmma's accumulator of so many columns, in one warpgroup of each block of a
-    cluster, which divide it among them.
-
-    Args:
-        element_type: the operands' type.
-        across: how many columns of blocks there are.
-    """
-    below = blocks // across
-    return gl.NVMMADistributedLayout(
-        version=[3, 0],
-        warps_per_cta=[4, 1],
-        instr_shape=[16, columns // across, 256 // element_type.primitive_bitwidth],
-        cga_layout=[[(1 << i) % below, (1 << i) // below] for i in range(blocks.bit_length() - 1)],
-    )
-
-
-@gluon.constexpr_function
-def piece_of(columns, element_type, blocks, across, cluster_k):
-    """The layout in registers of a piece of C of so many columns when it is stored."""
-    layout = accumulator_layout(columns, element_type, blocks, across)
-    return columns_layout(layout, columns) if cluster_k > 1 else layout
 
 
 @gluon.constexpr_function
@@ -115,94 +81,6 @@ def overlap(rows, allowed, together):
         together: how many have one scale, which must be whole.
     """
     return max(together, 1 if rows else 8) if allowed else 0
-
-
-@aggregate
-class Accumulator:
-    """A consumer's part of a tile of C, in registers.
-
-    Attributes:
-        sums: tensors of its columns, from the left to the right: all as wide as the largest power
-            of two that divides the tile's. Until it is awaited, behind them the partial sums of
-            `wgmma.Product`.
-    """
-
-    sums: gl.tuple
-
-    @gluon.jit
-    def multiply(
-        self, pipeline, slot, scales, WHICH: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr
-    ):
-        """Start the product of a slot's tiles, and wait for the one before it; if there are partial
-        sums, as `wgmma.steps_of` says, with the scales of those that are added.
-        """
-        a_tile = pipeline.left_tile(slot, WHICH)
-        if pipeline.PLAN.product is not None:
-            b_unit = pipeline.right_unit(slot)
-            sums = wgmma.multiply(
-                self.sums, a_tile, b_unit, scales, pipeline.PLAN.product, STEP, STEPS
-            )
-        else:
-            b_tile = pipeline.b_tiles.index(slot.index)
-            product = warpgroup_mma(a_tile, b_tile, self.sums[0], is_async=True)
-            sums = (warpgroup_mma_wait(1, deps=(product,)),)
-        return Accumulator(sums)
-
-    @gluon.jit
-    def wait(self, PRODUCT: gl.constexpr):
-        """Wait for the last product."""
-        if PRODUCT is not None:
-            sums = wgmma.wait(self.sums, PRODUCT)
-        else:
-            sums = (warpgroup_mma_wait(0, deps=self.sums),)
-        return Accumulator(sums)
-
-    @gluon.jit
-    def pieces(self, COLUMNS: gl.constexpr):
-        """It, so many columns at a time; see `read`."""
-        ACROSS: gl.constexpr = columns_of_blocks(self.sums[0].type.layout)
-        pieces = ()
-        for i in gl.static_range(len(self.sums)):
-            pieces += split_columns(self.sums[i], COLUMNS, ACROSS)
-        return pieces
-
-    @gluon.jit
-    def read(self, piece):
-        """One of its pieces, in a layout that all have in common."""
-        LAYOUT: gl.constexpr = piece_layout(self.sums[0].type.layout, piece.shape[1])
-        return gl.convert_layout(piece, LAYOUT)
-
-    @gluon.jit
-    def zeros(self, COLUMNS: gl.constexpr):
-        """Zeros in the place of a piece that was read."""
-        LAYOUT: gl.constexpr = piece_layout(self.sums[0].type.layout, COLUMNS)
-        return gl.zeros((self.sums[0].shape[0], COLUMNS), self.sums[0].dtype, LAYOUT)
-
-    @gluon.jit
-    def release(self):
-        """It has been read: registers need no more."""
-
-
-@gluon.jit
-def zero_sums(pipeline):
-    """Registers for the sums of the products of a pipeline's tiles."""
-    WIDE: gl.constexpr = pipeline.PLAN.tile.cluster_n * pipeline.PLAN.tile.unit
-    sums = ()
-    for _ in gl.static_range((1 + partial_sums(pipeline.PLAN.product)) * pipeline.PLAN.tile.units):
-        sums += zeros(pipeline, WIDE)
-    return Accumulator(sums)
-
-
-@gluon.jit
-def zeros(pipeline, COLUMNS: gl.constexpr):
-    """Registers for the sums of products with so many columns of B: a tuple of one tensor."""
-    a_tiles = pipeline.a_tiles
-    TYPE: gl.constexpr = gl.int32 if a_tiles.dtype.is_int() else gl.float32
-    ROWS: gl.constexpr = a_tiles.shape[1]
-    LAYOUT: gl.constexpr = accumulator_layout(
-        COLUMNS, a_tiles.dtype, gl.num_ctas(), pipeline.PLAN.tile.cluster_n
-    )
-    return (gl.zeros((ROWS, COLUMNS), TYPE, LAYOUT),)
 
 
 @gluon.jit
@@ -278,68 +156,6 @@ def produce(operands, pipeline, tiling):
         pipeline.end(slot)
     if operands.gathers():
         operands.peers.end(tiling)
-
-
-@gluon.constexpr_function
-def partial_sums(product):
-    """How many sums a thread has of one product of tiles alone."""
-    return 0 if product is None else product.partials
-
-
-@gluon.jit
-def multiply_range(acc, reader, work, slot, k_first, k_end, first, WHICH: gl.constexpr):
-    """The products of a tile over a range of K, which begins with `first`; each is issued while
-    the one before it runs, or, if there is one partial sum, while the other consumer's runs.
-    """
-    PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
-    if PARTIALS > 1:
-        runs = k_end - (k_end - k_first) % RUN
-        for k in range(k_first, runs, RUN):
-            acc, slot = multiply_run(acc, reader, work, slot, k, False, WHICH, RUN)
-        k_first = gl.maximum(runs, k_first)
-    for k in range(k_first, k_end):
-        acc, slot = multiply_run(acc, reader, work, slot, k, k > first, WHICH, 1)
-    return acc, slot
-
-
-@gluon.jit
-def scales_of(acc, pipeline, work, k):
-    """The scales of a tile's rows and columns for K tile k: a tuple, empty if there are none."""
-    found = ()
-    scales = pipeline.fp32_scales
-    if scales is not None:
-        PRODUCT: gl.constexpr = pipeline.PLAN.product
-        TILE: gl.constexpr = acc.sums[0].type
-        UNITS: gl.constexpr = len(acc.sums) // (1 + partial_sums(PRODUCT))
-        found += scales.of_rows(work, k, TILE.shape[0], 64, gl.SliceLayout(1, TILE.layout))
-        found += scales.of_columns(
-            work, k, TILE.shape[1], UNITS, PRODUCT.scales.segment, gl.SliceLayout(0, TILE.layout)
-        )
-    return found
-
-
-@gluon.jit
-def multiply_run(acc, reader, work, slot, k, is_later, WHICH: gl.constexpr,
-                 STEPS: gl.constexpr):  # fmt: skip
-    """So many products from K tile k on, and whether the one before is still under way."""
-    PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
-    before = ()
-    for i in gl.static_range(STEPS):
-        own = scales_of(acc, reader.pipeline, work, k + i)
-        added = before
-        if i == STEPS - 1:
-            added += own
-        before = own
-        reader.wait(slot)
-        acc = acc.multiply(reader.pipeline, slot, added, WHICH, i, STEPS)
-        if PARTIALS == 0:
-            reader.release(slot.previous(), is_later)
-        elif i > 0:
-            reader.release(slot.previous(), True)
-        slot = slot.next()
-    if PARTIALS > 0:
-        reader.release(slot.previous(), True)
-    return acc, slot
 
 
 @gluon.jit
