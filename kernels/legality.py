@@ -62,6 +62,8 @@ def check(product: ProductSpec, epilogue: EpilogueSpec, tile: Tile) -> None:
         check_sm90_tile(tile, product, epilogue)
     else:
         check_sm100_tile(tile, product)
+    if not isinstance(tile, SimpleTile):
+        _check_groups(product, epilogue, tile)
 
 
 def check_product(product: ProductSpec, tile: Tile) -> None:
@@ -105,6 +107,9 @@ def _product_values(product: ProductSpec, tile: Tile) -> Values:
     yield "a_scale_rows", scales
     paired = (0,) if product.a_scale_rows == 0 else (1, 128)
     yield "b_scale_rows", paired if product.a_scale_rows < 128 else (1,)
+    along_k = ("K",) if product.element_bytes == 2 else ()
+    no_groups = bool(product.collective or product.scaling)
+    yield "groups", (None,) if no_groups else (None, "M", "rows", "N", *along_k)
     yield "a_scale_major", ("K", "MN")
     yield "b_scale_major", ("K", "MN")
 
@@ -227,9 +232,35 @@ def _check_fp32_blocks(product: ProductSpec, tile: PersistentTile) -> None:
         raise LayoutError(wide, tile.columns, most)
 
 
+def _check_groups(product: ProductSpec, epilogue: EpilogueSpec, tile: PersistentTile) -> None:
+    """Raise LayoutError unless a tile's kernel may make products of groups, if there are any."""
+    if product.groups is None:
+        return
+    majors = {"M": ("a_major", "K"), "rows": ("a_major", "K"), "N": ("b_major", "K")}
+    along_k = {"a_major": "MN", "b_major": "MN"}
+    wanted = along_k if product.groups == "K" else dict([majors[product.groups]])
+    for name, major in wanted.items():
+        if getattr(product, name) != major:
+            rule = f"must be {major}: groups along {product.groups} begin anywhere"
+            raise LayoutError(name, getattr(product, name), rule)
+    if epilogue.bias or epilogue.residual:
+        name = "bias" if epilogue.bias else "residual"
+        raise LayoutError(name, True, "must be False of products of groups")
+    legal: dict[str, Any] = {
+        "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "split_k": 1, "loaded_rows": 0,
+        "last_through_pipeline": False, "cluster_launch_control": False,
+    }  # fmt: skip
+    if product.groups == "K":
+        legal |= {"sharing_consumers": 1, "units": 1}
+    for name, value in legal.items():
+        if getattr(tile, name) != value:
+            raise LayoutError(name, getattr(tile, name), f"must be {value} of products of groups")
+
+
 def may_load_less(product: ProductSpec, tile: Sm90Tile) -> bool:
     """Whether a tile of the left operand may have rows that are not copied."""
     alone = tile.cluster_size == 1 and tile.rows == 64 and tile.consumers == 1
+    alone &= product.groups is None
     return alone and product.majors(tile.swap_ab)[0] == "K" and not product.collective
 
 

@@ -21,6 +21,10 @@ from triton_ext.kernels.tiles import Boxes, TileLayouts
 from triton_ext.layouts.triton.gluon import to_gluon
 
 
+TMA_BYTES = 16
+"""At multiples of how many bytes TMA stores (``cuTensorMapEncodeTiled``, globalStrides)."""
+
+
 @dataclass(frozen=True)
 class KernelPlan:
     """What all kernels are made of.
@@ -72,6 +76,34 @@ def _scales_in_memory(product: ProductSpec, swap_ab: bool) -> ScalesInMemory | N
 
 
 @dataclass(frozen=True)
+class GroupsOfTiles:
+    """What groups divide.
+
+    Attributes:
+        dim: 0 for the rows of what a kernel computes, 1 for its columns, 2 for K.
+        even: whether all have as many rows of C in memory.
+        aligned: at multiples of how many of its rows or columns a tile that TMA stores begins.
+    """
+
+    dim: int
+    even: bool
+    aligned: int
+
+
+def _groups_of(product: ProductSpec, swap_ab: bool) -> GroupsOfTiles | None:
+    """What a product's groups divide."""
+    if product.groups is None:
+        return None
+    dim = {"M": 0, "rows": 0, "N": 1, "K": 2}[product.groups]
+    along_rows_of_c = product.groups == "N"
+    return GroupsOfTiles(
+        1 - dim if swap_ab and dim < 2 else dim,
+        product.groups == "rows",
+        TMA_BYTES // product.c_bytes if along_rows_of_c else 1,
+    )
+
+
+@dataclass(frozen=True)
 class SpecializedPlan(KernelPlan):
     """What both specialized kernels are made of.
 
@@ -82,6 +114,7 @@ class SpecializedPlan(KernelPlan):
         boxes: how the tiles of the left operand, of the right one and of its edge are copied by
             boxes of their own; None where Triton copies them.
         product: the instructions of a product; None where they are Triton's.
+        groups: what groups divide; None if there are none.
         fp32_scales: how the fp32 scales of blocks lie in memory; None if there are none.
     """
 
@@ -91,6 +124,7 @@ class SpecializedPlan(KernelPlan):
     values: tuple[str, ...]
     boxes: tuple[Boxes | None, Boxes | None, Boxes | None]
     product: Product | None
+    groups: GroupsOfTiles | None
     fp32_scales: ScalesInMemory | None
 
     @property
@@ -191,6 +225,7 @@ def plan_of(spec: KernelSpec, *, generated_layouts: bool = True) -> KernelPlan:
         "values": value_names(spec),
         "boxes": layouts.boxes,
         "product": product_of(spec) if spec.has_own_products else None,
+        "groups": _groups_of(product, tile.swap_ab),
         "fp32_scales": _scales_in_memory(product, tile.swap_ab),
     }
     if isinstance(tile, Sm90Tile):
@@ -223,6 +258,8 @@ def value_names(spec: KernelSpec) -> tuple[str, ...]:
     """
     epilogue, collective = spec.epilogue, spec.product.collective
     named = {
+        "c": spec.product.groups is not None,
+        "offs": spec.product.groups is not None,
         "workspace": not isinstance(spec.tile, SimpleTile) and spec.tile.split_k > 1,
         "bias": epilogue.bias,
         "a_scale": epilogue.a_scales is not None,

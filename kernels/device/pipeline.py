@@ -201,6 +201,8 @@ class Pipeline:
         right_bytes: gl.constexpr = copied_bytes(operands.b, RIGHT)
         edge_bytes: gl.constexpr = 0 if EDGE is None else copied_bytes(operands.edge, EDGE)
         off_k = k * (TILE.block_k * TILE.cluster_k)
+        if self.PLAN.groups is not None:
+            off_k += work.off_k
         barrier = self.ready.index(slot.index)
         self.wait_free(slot)
         mbarrier.expect(barrier, left_bytes + right_bytes + edge_bytes + scale_bytes)

@@ -14,10 +14,13 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 from triton_ext.compat import aggregate
 from triton_ext.kernels.device import wgmma
 from triton_ext.kernels.device.exchange import columns_layout
+from triton_ext.kernels.device.groups import clear_behind
 from triton_ext.kernels.device.pieces import columns_of_blocks, piece_layout, split_columns
 from triton_ext.kernels.registers import FP32_RUN
 
 RUN = gl.constexpr(FP32_RUN)
+CLEARED = gl.constexpr(16)
+"""Elements along K that are read, cleared and written back at a time."""
 
 
 @gluon.constexpr_function
@@ -172,6 +175,16 @@ def scales_of(acc, pipeline, work, k):
 
 
 @gluon.jit
+def clear_tail(pipeline, slot, work, k, WHICH: gl.constexpr):
+    """Clear what tiles of K tile k, which have arrived, have of the next group along K."""
+    if pipeline.PLAN.groups is not None and pipeline.PLAN.groups.dim == 2:
+        if (k + 1 == work.k_end) & (work.k_left > 0):
+            clear_behind(pipeline.left_tile(slot, WHICH), work.k_left, 1, CLEARED)
+            clear_behind(pipeline.b_tiles.index(slot.index), work.k_left, 0, CLEARED)
+            gl.barrier()
+
+
+@gluon.jit
 def multiply_run(acc, reader, work, slot, k, is_later, WHICH: gl.constexpr,
                  STEPS: gl.constexpr):  # fmt: skip
     """So many products from K tile k on, and whether the one before is still under way."""
@@ -184,6 +197,7 @@ def multiply_run(acc, reader, work, slot, k, is_later, WHICH: gl.constexpr,
             added += own
         before = own
         reader.wait(slot)
+        clear_tail(reader.pipeline, slot, work, k + i, WHICH)
         acc = acc.multiply(reader.pipeline, slot, added, WHICH, i, STEPS)
         if PARTIALS == 0:
             reader.release(slot.previous(), is_later)

@@ -39,6 +39,7 @@ from triton_ext.compat import aggregate, cluster_barrier, reinterpret
 from triton_ext.kernels.device.epilogue import epilogue_of
 from triton_ext.kernels.device.exchange import Exchange
 from triton_ext.kernels.device.fp32_scales import fp32_scales_of
+from triton_ext.kernels.device.groups import groups_of
 from triton_ext.kernels.device.last_tile import LastPieces
 from triton_ext.kernels.device.matrices import (
     is_batched,
@@ -136,6 +137,29 @@ def wait_with(known):
 @gluon.jit
 def produce(operands, pipeline, tiling):
     """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
+    if pipeline.PLAN.groups is None:
+        produce_all(operands, pipeline, tiling)
+    else:
+        produce_groups(operands, pipeline, tiling)
+
+
+@gluon.jit
+def produce_groups(operands, pipeline, groups):
+    """The same for tiles of groups."""
+    gdc_wait()
+    slot = pipeline.first()
+    turn = groups.first()
+    while turn.more:
+        work = groups.work(turn)
+        for k in range(work.k_end):
+            pipeline.fill(slot, operands, work, k)
+            slot = slot.next()
+        turn = groups.next(turn)
+
+
+@gluon.jit
+def produce_all(operands, pipeline, tiling):
+    """The same without groups."""
     BATCHED: gl.constexpr = is_batched(operands.a)
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:  # one operand may be shared by all
@@ -213,6 +237,59 @@ def consume(epilogue, pipeline, turns, tiling, WHICH: gl.constexpr):
     """A consumer warpgroup: its rows of each tile of C, or all rows of every other tile, if
     consumers take turns.
     """
+    if pipeline.PLAN.groups is None:
+        consume_all(epilogue, pipeline, turns, tiling, WHICH)
+    else:
+        consume_groups(epilogue, pipeline, turns, tiling, WHICH)
+
+
+@gluon.jit
+def left_out(groups, turn, slot, turns):
+    """The turn and the slot after those of the other consumer's tile, where consumers take
+    turns.
+    """
+    if turns.NUMBER > 1:
+        slot = slot.after(gl.where(turn.more, groups.work(turn).k_end, 0))
+        turn = groups.next(turn)
+    return turn, slot
+
+
+@gluon.jit
+def consume_groups(epilogue, pipeline, turns, groups, WHICH: gl.constexpr):
+    """The same for tiles of groups."""
+    FIRST: gl.constexpr = WHICH // pipeline.PLAN.tile.sharing_consumers
+    ROW: gl.constexpr = (
+        WHICH % pipeline.PLAN.tile.sharing_consumers * epilogue.pieces.tiles.shape[1]
+    )
+    slot = pipeline.first()
+    reader = pipeline.reader()
+    if WHICH == 0:
+        gdc_launch_dependents()
+    gdc_wait()
+    turn = groups.first()
+    step = gl.to_tensor(FIRST)
+    if FIRST > 0:
+        turn, slot = left_out(groups, turn, slot, turns)
+    while turn.more:
+        work = groups.work(turn, ROW)
+        found = epilogue.begin(work, WHICH)
+        turns.wait(step, WHICH)
+        acc = zero_sums(pipeline)
+        acc, slot = multiply_range(acc, reader, work, slot, 0, work.k_end, 0, WHICH)
+        turns.end(WHICH)
+        acc = acc.wait(pipeline.PLAN.product)
+        if partial_sums(pipeline.PLAN.product) == 0:
+            reader.release(slot.previous(), work.k_end > 0)
+        epilogue.finish(acc, work, found, 0, False, WHICH)
+        turn = groups.next(turn)
+        step += turns.NUMBER
+        turn, slot = left_out(groups, turn, slot, turns)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def consume_all(epilogue, pipeline, turns, tiling, WHICH: gl.constexpr):
+    """The same without groups."""
     BATCHED: gl.constexpr = is_batched(epilogue.pieces.desc)
     FIRST: gl.constexpr = WHICH // pipeline.PLAN.tile.sharing_consumers
     ROW: gl.constexpr = (
@@ -378,6 +455,8 @@ def matmul_warp_specialized(
     PIECE: gl.constexpr = LAYOUT if PLAN.asks_early else None
     epilogue = epilogue_of(c_desc, c_tiles, c0_desc, c0_ready, values, exchange, peers, last, PIECE,
                            0, PLAN)  # fmt: skip
+    if PLAN.groups is not None:
+        tiling = groups_of(values, tiling, a_desc, b_desc, c_desc, k_extent, PLAN)
     # The arguments are written out: a tuple in a variable would turn constants into values.
     if TILE.consumers == 1:
         gl.warp_specialize(

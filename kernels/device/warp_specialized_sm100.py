@@ -46,6 +46,7 @@ from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.kernels.device.block_scales import block_scales_of
 from triton_ext.kernels.device.epilogue import epilogue_of
 from triton_ext.kernels.device.fp32_scales import fp32_scales_of
+from triton_ext.kernels.device.groups import clear_behind, groups_of
 from triton_ext.kernels.device.launch_control import ask, tickets_of
 from triton_ext.kernels.device.matrices import is_batched, matrix_size, prefetch_descriptors
 from triton_ext.kernels.device.peers import peers_of, products_of
@@ -54,6 +55,8 @@ from triton_ext.kernels.device.scheduler import Tiling
 
 ONE_WARP = gl.constexpr(24)
 """Registers of a thread of the roles that are one warp."""
+CLEARED = gl.constexpr(8)
+"""Elements along K that a warp reads, clears and writes back at a time."""
 ONE_WARP_GATHERS = gl.constexpr(40)
 """The same where one of them waits for other ranks: with 32, ptxas spilled in that loop. (There is
 room: the warpgroup that stores has all that a thread can have.)"""
@@ -226,9 +229,12 @@ class Accumulators:
 def load(operands, pipeline, tickets):
     """The warp that copies the tiles of A and B, as soon as their buffers are free."""
     slot = pipeline.first()
+    if pipeline.PLAN.groups is not None:
+        gdc_wait()  # before it reads where groups end
     ticket = tickets.first()
     seen = gl.to_tensor(-1)
-    gdc_wait()
+    if pipeline.PLAN.groups is None:
+        gdc_wait()
     while ticket.more:
         work = tickets.work(ticket)
         if operands.gathers():
@@ -243,18 +249,31 @@ def load(operands, pipeline, tickets):
 
 
 @gluon.jit
+def clear_tail(pipeline, slot, work, k):
+    """Clear what tiles of K tile k, which have arrived, have of the next group along K."""
+    if pipeline.PLAN.groups is not None and pipeline.PLAN.groups.dim == 2:
+        if (k + 1 == work.k_end) & (work.k_left > 0):
+            clear_behind(pipeline.a_tiles.index(slot.index), work.k_left, 1, CLEARED)
+            clear_behind(pipeline.b_tiles.index(slot.index), work.k_left, 0, CLEARED)
+            gl.barrier()
+
+
+@gluon.jit
 def multiply(pipeline, accumulators, tickets):
     """The warp that issues the products of all tiles, as their operands arrive."""
     slot = pipeline.first()
     which = accumulators.first()
+    if pipeline.PLAN.groups is not None:
+        gdc_wait()  # who reads where groups end
     ticket = tickets.first()
     while ticket.more:
         work = tickets.work(ticket)
         if pipeline.fp32_scales is None:
             sums = accumulators.empty(which)
         use_acc = gl.to_tensor(False)
-        for _ in range(work.k_first, work.k_end):
+        for k in range(work.k_first, work.k_end):
             pipeline.wait(slot)
+            clear_tail(pipeline, slot, work, k)
             a_tile = pipeline.a_tiles.index(slot.index)
             b_tile, free = pipeline.b_tiles.index(slot.index), pipeline.free.index(slot.index)
             if pipeline.scales is not None:
@@ -282,6 +301,21 @@ def multiply(pipeline, accumulators, tickets):
 
 
 @gluon.jit
+def sums_of(pipeline, acc, work, COLUMNS: gl.constexpr):
+    """A tile's sums: of a group without elements along K, zeros, as nothing was multiplied."""
+    if pipeline.PLAN.groups is not None and pipeline.PLAN.groups.dim == 2:
+        pieces = acc.pieces(COLUMNS)
+        sums = ()
+        for i in gl.static_range(len(pieces)):
+            sums += (gl.where(work.k_end > 0, acc.read(pieces[i]), 0.0),)  # type: ignore[assignment]
+        acc.release()
+        found = Promoted(sums)
+    else:
+        found = acc
+    return found
+
+
+@gluon.jit
 def promote(epilogue, accumulators, scales, which, work):
     """The sums of a tile, those of each K tile times their scales; and the next turn."""
     COLUMNS: gl.constexpr = epilogue.pieces.tiles.shape[2]
@@ -300,17 +334,21 @@ def promote(epilogue, accumulators, scales, which, work):
 def store(epilogue, pipeline, accumulators, tickets):
     """The warpgroup that stores the tiles, each while the next one is multiplied."""
     which = accumulators.first()
+    if pipeline.PLAN.groups is not None:
+        gdc_wait()  # before it reads where groups end
     ticket = tickets.first()
     residual_phase = gl.to_tensor(0)
     seen = gl.to_tensor(-1)
-    gdc_wait()
+    if pipeline.PLAN.groups is None:
+        gdc_wait()
     while ticket.more:
         work = tickets.work(ticket)
         if epilogue.scatters():
             seen = epilogue.receive(seen, work, tickets.tiling, 0)
         vectors = epilogue.begin(work, 0)
         if pipeline.fp32_scales is None:
-            acc = accumulators.full(which)
+            COLUMNS: gl.constexpr = epilogue.pieces.tiles.shape[2]
+            acc = sums_of(pipeline, accumulators.full(which), work, COLUMNS)
         else:
             acc, which = promote(epilogue, accumulators, pipeline.fp32_scales, which, work)
         residual_phase = epilogue.finish(acc, work, vectors, residual_phase, False, 0)
@@ -348,7 +386,8 @@ def matmul_warp_specialized_sm100(
     prefetch_descriptors(a_desc, "matmul_warp_specialized_sm100", 3)
     size_m = matrix_size(c_desc, 0 if N_MAJOR else 1).to(gl.int32)
     size_n = matrix_size(c_desc, 1 if N_MAJOR else 0).to(gl.int32)
-    num_k = gl.cdiv(matrix_size(a_desc, 1 if PLAN.left_k_major else 0), TILE.block_k)
+    k_extent = matrix_size(a_desc, 1 if PLAN.left_k_major else 0)
+    num_k = gl.cdiv(k_extent, TILE.block_k)
     tiling = Tiling(
         size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N), num_k, group, BLOCK_M,
         BLOCK_N, TILE.split_k, 0, 0,
@@ -380,7 +419,10 @@ def matmul_warp_specialized_sm100(
         )
     fp32_scales = fp32_scales_of(values, size_m, size_n, num_k, left_step, right_step, PLAN)
     pipeline = pipeline_of(a_tiles, b_tiles, scales, fp32_scales, PLAN)
-    tickets = tickets_of(tiling, tiles, 4, TILE.cluster_launch_control, BATCHED)
+    if PLAN.groups is None:
+        tickets = tickets_of(tiling, tiles, 4, TILE.cluster_launch_control, BATCHED)
+    else:
+        tickets = groups_of(values, tiling, a_desc, b_desc, c_desc, k_extent, PLAN)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
@@ -392,7 +434,8 @@ def matmul_warp_specialized_sm100(
     epilogue = epilogue_of(c_desc, c_tiles, c0_desc, c0_ready, values, None, peers, None, None,
                            SHARED, PLAN)  # fmt: skip
     GATHERS: gl.constexpr = PLAN.collective == "gather"
-    REGISTERS: gl.constexpr = ONE_WARP_GATHERS if GATHERS else ONE_WARP
+    WAITS: gl.constexpr = GATHERS or PLAN.groups is not None
+    REGISTERS: gl.constexpr = ONE_WARP_GATHERS if WAITS else ONE_WARP
     gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.
     if TILE.cluster_launch_control:

@@ -37,6 +37,7 @@ class Epilogue(NamedTuple):
             of fp32: (M, ceil(K / 128)) or (ceil(M / 128), ceil(K / 128)); with K first for b.
         promoted: whether the product of fp8 must be added up in fp32; on Hopper, see
             `ProductSpec.fp32_accumulation`. Elsewhere the tensor cores do.
+        offs: int32, where groups end (`ProductSpec.groups`); of two batches, how many rows count.
     """
 
     bias: Tensor | None = None
@@ -49,6 +50,7 @@ class Epilogue(NamedTuple):
     blocks_a: Tensor | None = None
     blocks_b: Tensor | None = None
     promoted: bool = False
+    offs: Tensor | None = None
 
     @property
     def mx_scales(self) -> torch.dtype | None:
@@ -59,7 +61,7 @@ class Epilogue(NamedTuple):
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name, without those that are None."""
-        names = ("bias", "residual", "scale_a", "scale_b", "blocks_a", "blocks_b")
+        names = ("bias", "residual", "scale_a", "scale_b", "blocks_a", "blocks_b", "offs")
         return {name: found for name in names if (found := getattr(self, name)) is not None}
 
     def spec(self) -> EpilogueSpec:
@@ -116,7 +118,7 @@ def epilogue_of(
         if bias is None and activation is None and alpha == 1:
             return NOTHING
         beta = 1.0
-    return epilogue_from((bias, activation, residual, beta, alpha, None, None, None, None, False))
+    return epilogue_from((bias, activation, residual, beta, alpha, None, None, None, None, False, None))
 
 
 def asks_for_gradient(*tensors: Tensor | None) -> bool:

@@ -305,7 +305,7 @@ def scaled_mm(
         blocks_b, whole_b = _as_blocks(blocks_b, whole_b)
     check_kind("use_fast_accum", use_fast_accum, bool)
     scales = whole_a, whole_b, blocks_a, blocks_b
-    epilogue = epilogue_from((bias, None, None, 1.0, 1.0, *scales, not use_fast_accum))
+    epilogue = epilogue_from((bias, None, None, 1.0, 1.0, *scales, not use_fast_accum, None))
     call = call_of((a, b, epilogue, out_dtype, None, False, None))
     if scale_a is not None and scale_b is not None and (blocks_a is None) == (blocks_b is None):
         made = repeated(call)
@@ -316,7 +316,7 @@ def scaled_mm(
     if blocks_a is None and _are_blocks_of_one(whole_a, whole_b, m, n, k):
         blocks_a, whole_a, blocks_b, whole_b = whole_a, None, whole_b, None
         scales = whole_a, whole_b, blocks_a, blocks_b
-        epilogue = epilogue_from((bias, None, None, 1.0, 1.0, *scales, not use_fast_accum))
+        epilogue = epilogue_from((bias, None, None, 1.0, 1.0, *scales, not use_fast_accum, None))
         call = call._replace(epilogue=epilogue)
     _check_blocks(a, m, n, blocks_a, blocks_b)
     wholes = (("scale_a", whole_a, (m, 1)), ("scale_b", whole_b, (1, n)))

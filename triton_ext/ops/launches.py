@@ -41,6 +41,7 @@ FIELDS = {
     "beta": Epilogue._fields.index("beta"),
     "a_blocks": Epilogue._fields.index("blocks_a"),
     "b_blocks": Epilogue._fields.index("blocks_b"),
+    "offs": Epilogue._fields.index("offs"),
 }
 """Which field of the epilogue an argument of the kernel is."""
 
@@ -121,6 +122,7 @@ class PreparedLaunch:
     __slots__ = (
         "_always",
         "_arguments",
+        "_c_slot",
         "_extras",
         "_grid",
         "_links",
@@ -153,6 +155,8 @@ class PreparedLaunch:
         if config.product.collective:
             assert views[0] is not None
             batch = list(views[0].shape[:1])  # of a scatter's C, one chunk is elsewhere
+        if config.product.groups is not None:
+            batch = [max(view.shape[0] for view in views[:3] if view is not None)]
         self.gpu, self.config, self.views = gpu, config, views
         self.reads_as = gpu.arch if config.product.scaling is None else 90
         self.plan = launch_plan(config, m, n, k, gpu.properties, *batch)
@@ -175,6 +179,7 @@ class PreparedLaunch:
         self._links: list[tuple[int, str]] = []
         self._searched = False
         self._workspace_slot: int | None = None
+        self._c_slot: int | None = None
         for name in self.plan.arguments:
             slot = len(self._arguments)
             self._arguments.append(None)
@@ -185,6 +190,8 @@ class PreparedLaunch:
                 self._arguments += [*view.shape, *view.strides]
             elif name == "workspace":
                 self._workspace_slot = slot
+            elif name == "c":
+                self._c_slot = slot
             elif name in self._numbers:
                 self._arguments[slot] = self._numbers[name]
             elif name in Link._fields:
@@ -230,6 +237,8 @@ class PreparedLaunch:
         if self._workspace_slot is not None:
             memory = _workspace(self.plan.workspace_bytes, index, stream)
             arguments[self._workspace_slot] = memory.data_ptr()
+        if self._c_slot is not None:
+            arguments[self._c_slot] = c.data_ptr()
         for slot, field in self._extras:
             extra: Any = epilogue[field]
             arguments[slot] = extra if isinstance(extra, float) else extra.data_ptr()
@@ -294,6 +303,8 @@ class PreparedLaunch:
             name: epilogue[field] for name, field in FIELDS.items() if name in plan.arguments
         }
         others |= {name: getattr(link, name) for _, name in self._links}
+        if self._c_slot is not None:
+            others["c"] = c
         index = self.gpu.index
         if self._workspace_slot is not None:
             if index is None:

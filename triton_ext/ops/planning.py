@@ -21,6 +21,7 @@ from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
+from triton_ext.ops.grouping import output_view, view_of_groups
 from triton_ext.ops.launches import PreparedLaunch
 from triton_ext.ops.operands import (
     TmaView,
@@ -92,16 +93,23 @@ def described(gpu: Gpu, call: Call) -> Description:
         # One row on a GPU needs no more: its memory is given out in units of 512 bytes.
         memory = (*shape[:-1], padded_columns(shape[-1], dtype))
     new = torch.empty(memory, dtype=dtype, device="meta")[..., : shape[-1]]
+    groups = call.groups
     c_view = view_by_rows(new if out is None else out, batched)
+    if groups is not None:
+        c_view = output_view(new if out is None else out, groups)
     blocks_a, blocks_b, mx_scales = epilogue.blocks_a, epilogue.blocks_b, epilogue.mx_scales
     reads_as = gpu.arch if mx_scales is None else 90  # as PreparedLaunch.reads_as
-    a_view, a_copied = operand_view(a, 1, batched, reads_as)
-    b_view, b_copied = operand_view(b, 0, batched, reads_as)
+    if groups is None:
+        a_view, a_copied = operand_view(a, 1, batched, reads_as)
+        b_view, b_copied = operand_view(b, 0, batched, reads_as)
+    else:
+        a_view, a_copied = view_of_groups(a, 1, groups, reads_as)
+        b_view, b_copied = view_of_groups(b, 0, groups, reads_as)
     copied = {name: aligned(each) is not each for name, each in applied.tensors.items()}
     added: dict[str, Any] = {"fp32_accumulation": True} if applied.promoted else {}
     steps = None
     if blocks_a is not None and blocks_b is not None and mx_scales is None:
-        in_memory = [fp32_scales(blocks_a, shape[0]), fp32_scales(blocks_b.t(), shape[1])]
+        in_memory = [fp32_scales(blocks_a, a.shape[-2]), fp32_scales(blocks_b.mT, shape[-1])]
         for letter, each in zip("ab", in_memory, strict=True):
             added |= {f"{letter}_scale_rows": each.rows, f"{letter}_scale_major": each.major}
             copied[f"blocks_{letter}"] = each.copied
@@ -119,9 +127,13 @@ def described(gpu: Gpu, call: Call) -> Description:
         views += scale_view(blocks_a, shape[0]), scale_view(blocks_b, shape[1])
 
     majors = a_view.major, b_view.major
+    sizes: tuple[int, ...] = c_view.shape
+    if groups is not None:
+        added |= {"batched": True, "groups": groups}
+        sizes = _sizes_of_groups(call, groups)
     return Description(
         gpu=gpu,
-        problem=problem_of(gpu, a, b, c_view.shape, dtype, majors, mx_scales),
+        problem=problem_of(gpu, a, b, sizes, dtype, majors, mx_scales),
         shape=shape,
         dtype=dtype,
         memory=shape if memory == shape else memory,
@@ -133,8 +145,21 @@ def described(gpu: Gpu, call: Call) -> Description:
         late=late,
         out_size=0 if out is None else memory_size(out),
         reads=reads,
-        is_measurable=blocks_a is None and not applied.promoted,
+        is_measurable=not added,
     )
+
+
+def _sizes_of_groups(call: Call, groups: str) -> tuple[int, ...]:
+    """The sizes for which a configuration is chosen: of a batch of groups that are as long."""
+    offs = call.epilogue.offs
+    assert offs is not None
+    count = max(1, len(offs))
+    m, n = call.shape[-2:]
+    if groups == "M":
+        m = -(-m // count)
+    elif groups == "N":
+        n = -(-n // count)
+    return count, max(1, m), max(1, n)
 
 
 def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, Late]:
@@ -177,6 +202,7 @@ def planned(description: Description, config: KernelSpec | None = None) -> Produ
         found.out_size,
         found.reads,
         torch_is_faster=tuned is not None and tuned.torch_is_faster,
+        groups=found.added.get("groups"),
     )
 
 
@@ -191,7 +217,8 @@ def _chosen(found: Description) -> tuple[KernelSpec, Tuned | None]:
     else:
         product = replace(problem.product, **found.added)
         config = choose_config(arch, product, problem.size, fixed=fixed)
-        config = config.with_fields(batched=True) if problem.batch > 1 else config
+        if problem.batch > 1 and not config.product.batched:
+            config = config.with_fields(batched=True)
     return with_epilogue(config, None if fixed else problem.k, found.applied), tuned
 
 
