@@ -1,8 +1,8 @@
 """Shared-memory layouts of the Hopper and Blackwell tensor cores, for Triton.
 
 The layout part imports neither Triton nor torch; `emulate` imports Triton, and `matmul`, `linear`,
-`addmm`, `bmm`, `scaled_mm`, `drop_in`, `autotune`, `fixed_kernels` and `measured_kernels` import
-both.
+`addmm`, `bmm`, `scaled_mm`, `grouped_mm`, `scaled_grouped_mm`, `drop_in`, `autotune`,
+`fixed_kernels` and `measured_kernels` import both.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
         bmm,
         drop_in,
         fixed_kernels,
+        grouped_mm,
         inductor,
         linear,
         matmul,
         measured_kernels,
+        scaled_grouped_mm,
         scaled_mm,
     )
 
@@ -55,6 +57,7 @@ __all__ = [
     "emulate",
     "emulator",
     "fixed_kernels",
+    "grouped_mm",
     "hardware",
     "inductor",
     "interop",
@@ -67,6 +70,7 @@ __all__ = [
     "oracle",
     "parse_encoding",
     "passes",
+    "scaled_grouped_mm",
     "scaled_mm",
 ]
 
@@ -76,8 +80,8 @@ _begin()
 _draw_with(lambda value: importlib.import_module("triton_ext.render.notebook").html(value))
 
 _OPS = (
-    "addmm", "autotune", "bmm", "drop_in", "fixed_kernels", "linear", "matmul", "measured_kernels",
-    "scaled_mm",
+    "addmm", "autotune", "bmm", "drop_in", "fixed_kernels", "grouped_mm", "linear", "matmul",
+    "measured_kernels", "scaled_grouped_mm", "scaled_mm",
 )  # fmt: skip
 _MODULES = {
     **{name: f"triton_ext.{name}" for name in ("emulator", "hardware", "kernels", "passes")},

@@ -6,6 +6,7 @@ import importlib
 import torch
 
 from triton_ext.ops.functional import addmm, bmm, linear, matmul, scaled_mm
+from triton_ext.ops.grouped import grouped_mm, scaled_grouped_mm
 from triton_ext.ops.overrides import drop_in
 from triton_ext.ops.rule import fixed_kernels, measured_kernels
 from triton_ext.ops.tuning import autotune
@@ -17,9 +18,11 @@ __all__ = [
     "bmm",
     "drop_in",
     "fixed_kernels",
+    "grouped_mm",
     "linear",
     "matmul",
     "measured_kernels",
+    "scaled_grouped_mm",
     "scaled_mm",
 ]
 
