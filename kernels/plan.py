@@ -11,15 +11,14 @@ from triton_ext.kernels.device.wgmma import Product, product_of
 from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
 from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.kernels.last_tile import LastTile, last_tile
-from triton_ext.kernels.registers import CONSUMER_REGISTERS, asks_early
 from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.registers import CONSUMER_REGISTERS, asks_early
 from triton_ext.kernels.right_operand import right_unit
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.kernels.tensor_memory import shared_sums
 from triton_ext.kernels.tile import PersistentTile, SimpleTile, Sm90Tile, Sm100Tile, Tile
 from triton_ext.kernels.tiles import Boxes, TileLayouts
 from triton_ext.layouts.triton.gluon import to_gluon
-
 
 TMA_BYTES = 16
 """At multiples of how many bytes TMA stores (``cuTensorMapEncodeTiled``, globalStrides)."""

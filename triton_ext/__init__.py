@@ -1,8 +1,8 @@
 """Shared-memory layouts of the Hopper and Blackwell tensor cores, for Triton.
 
 The layout part imports neither Triton nor torch; `emulate` imports Triton, and `matmul`, `linear`,
-`addmm`, `bmm`, `scaled_mm`, `grouped_mm`, `scaled_grouped_mm`, `drop_in`, `autotune`,
-`fixed_kernels` and `measured_kernels` import both.
+`addmm`, `bmm`, `scaled_mm`, `grouped_mm`, `scaled_grouped_mm`, `quantize_1x128`,
+`quantize_128x128`, `drop_in`, `autotune`, `fixed_kernels` and `measured_kernels` import both.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         linear,
         matmul,
         measured_kernels,
+        quantize_1x128,
+        quantize_128x128,
         scaled_grouped_mm,
         scaled_mm,
     )
@@ -70,6 +72,8 @@ __all__ = [
     "oracle",
     "parse_encoding",
     "passes",
+    "quantize_1x128",
+    "quantize_128x128",
     "scaled_grouped_mm",
     "scaled_mm",
 ]
@@ -81,7 +85,7 @@ _draw_with(lambda value: importlib.import_module("triton_ext.render.notebook").h
 
 _OPS = (
     "addmm", "autotune", "bmm", "drop_in", "fixed_kernels", "grouped_mm", "linear", "matmul",
-    "measured_kernels", "scaled_grouped_mm", "scaled_mm",
+    "measured_kernels", "quantize_128x128", "quantize_1x128", "scaled_grouped_mm", "scaled_mm",
 )  # fmt: skip
 _MODULES = {
     **{name: f"triton_ext.{name}" for name in ("emulator", "hardware", "kernels", "passes")},

@@ -105,9 +105,7 @@ class Fp32Scales:
         found = ()
         if self.right.EACH:
             for i in gl.static_range(UNITS):
-                found += (
-                    self.right.vector(work.matrix, work.off_n + i * UNIT, k, UNIT, LAYOUT),
-                )
+                found += (self.right.vector(work.matrix, work.off_n + i * UNIT, k, UNIT, LAYOUT),)
         else:
             for i in gl.static_range(0, UNIT * UNITS, TOGETHER):
                 found += (self.right.one(work.matrix, work.off_n + i, k),)

@@ -152,7 +152,11 @@ def check_groups(call: Call) -> None:
 
 
 def check_types(
-    a: Tensor, b: Tensor, out_dtype: torch.dtype | None, arch: int, blocks: torch.dtype | None = None
+    a: Tensor,
+    b: Tensor,
+    out_dtype: torch.dtype | None,
+    arch: int,
+    blocks: torch.dtype | None = None,
 ) -> None:
     """Raise LayoutError unless an architecture has kernels for these types, with scales of blocks
     of such a type.

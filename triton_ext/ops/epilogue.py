@@ -118,7 +118,9 @@ def epilogue_of(
         if bias is None and activation is None and alpha == 1:
             return NOTHING
         beta = 1.0
-    return epilogue_from((bias, activation, residual, beta, alpha, None, None, None, None, False, None))
+    return epilogue_from(
+        (bias, activation, residual, beta, alpha, None, None, None, None, False, None)
+    )
 
 
 def asks_for_gradient(*tensors: Tensor | None) -> bool:

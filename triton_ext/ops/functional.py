@@ -409,7 +409,9 @@ def _check_fp32_blocks(
         together.append(blocks.shape != legal[0])
     if all(together):
         rule = f"must be {(along, n)} beside scales of 128 rows of a"
-        raise LayoutError("scale_b.shape", tuple(blocks_b.shape) if blocks_b is not None else (), rule)
+        raise LayoutError(
+            "scale_b.shape", tuple(blocks_b.shape) if blocks_b is not None else (), rule
+        )
 
 
 def _check_blocks(

@@ -150,8 +150,10 @@ def _scales(a: Tensor, b: Tensor, offs: Tensor, scale_a: Any, scale_b: Any) -> t
     found = (scale_a, a, m), (scale_b.mT if scale_b.dim() > 1 else scale_b, b, n)
     for name, (scale, operand, size) in zip(("scale_a", "scale_b"), found, strict=True):
         lead = operand.shape[:-2]
-        if scale.dim() != operand.dim() or scale.shape[:-2] != lead or (
-            not have_blocks(scale, size, k)
+        if (
+            scale.dim() != operand.dim()
+            or scale.shape[:-2] != lead
+            or (not have_blocks(scale, size, k))
         ):
             rule = "must be of one element, of each row (column), or of blocks of 128 along K"
             shape = scale.shape if name == "scale_a" else scale_b.shape
@@ -190,9 +192,7 @@ def _made(call: Call) -> Tensor:
 # ------------------------------------------------------------------------------- operators
 
 
-def _grouped_mm(
-    a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None
-) -> Tensor:
+def _grouped_mm(a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
     return products.product(Call(a, b, Epilogue(offs=offs), out_dtype))
 
 

@@ -28,9 +28,7 @@ def as_batch(tensor: Tensor, together: bool) -> Tensor:
     return tensor if tensor.dim() == 3 else tensor.unsqueeze(0)
 
 
-def view_of_groups(
-    tensor: Tensor, k_dim: int, groups: str, arch: int
-) -> tuple[TmaView, bool]:
+def view_of_groups(tensor: Tensor, k_dim: int, groups: str, arch: int) -> tuple[TmaView, bool]:
     """How TMA reads an operand, and whether it must be copied for that.
 
     Args:

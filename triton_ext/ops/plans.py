@@ -202,7 +202,9 @@ def signature(call: Call) -> Signature:
     )
     if epilogue is NOTHING:
         return plain if out is None else (plain, _described(out))
-    bias, activation, residual, _, alpha, scale_a, scale_b, blocks_a, blocks_b, promoted, offs = epilogue
+    bias, activation, residual, _, alpha, scale_a, scale_b, blocks_a, blocks_b, promoted, offs = (
+        epilogue
+    )
     return (
         plain,
         out if out is None else _described(out),
