@@ -9,6 +9,7 @@ these. With a seed, sizes are drawn; else they are the table below.
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping
@@ -158,9 +159,9 @@ def grouped(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Case:
     theirs: Any = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
     _tried(sides, "torch", lambda: theirs(x, w.mT, offs=offs))
     ends = [0, *offs.tolist()]
-    pairs = list(zip(ends, ends[1:], strict=False))
+    pairs = list(enumerate(itertools.pairwise(ends)))
     _tried(sides, "one by one", lambda: [
-        triton_ext.matmul(x[first:end], w[g].t()) for g, (first, end) in enumerate(pairs)])  # fmt: skip
+        triton_ext.matmul(x[first:end], w[g].t()) for g, (first, end) in pairs])  # fmt: skip
     deep_gemm, out = _deep_gemm(), torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     if deep_gemm is not None and rows >= 128:
         _tried(sides, "DeepGEMM", lambda: deep_gemm.m_grouped_bf16_gemm_nt_contiguous(

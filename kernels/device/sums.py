@@ -177,7 +177,7 @@ def scales_of(acc, pipeline, work, k):
 @gluon.jit
 def clear_tail(pipeline, slot, work, k, WHICH: gl.constexpr):
     """Clear what tiles of K tile k, which have arrived, have of the next group along K."""
-    if pipeline.PLAN.groups is not None and pipeline.PLAN.groups.dim == 2:
+    if pipeline.PLAN.groups is not None and pipeline.PLAN.groups.dim == 2:  # noqa: SIM102 (known early)
         if (k + 1 == work.k_end) & (work.k_left > 0):
             clear_behind(pipeline.left_tile(slot, WHICH), work.k_left, 1, CLEARED)
             clear_behind(pipeline.b_tiles.index(slot.index), work.k_left, 0, CLEARED)

@@ -251,7 +251,7 @@ def load(operands, pipeline, tickets):
 @gluon.jit
 def clear_tail(pipeline, slot, work, k):
     """Clear what tiles of K tile k, which have arrived, have of the next group along K."""
-    if pipeline.PLAN.groups is not None and pipeline.PLAN.groups.dim == 2:
+    if pipeline.PLAN.groups is not None and pipeline.PLAN.groups.dim == 2:  # noqa: SIM102 (known early)
         if (k + 1 == work.k_end) & (work.k_left > 0):
             clear_behind(pipeline.a_tiles.index(slot.index), work.k_left, 1, CLEARED)
             clear_behind(pipeline.b_tiles.index(slot.index), work.k_left, 0, CLEARED)
