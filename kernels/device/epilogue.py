@@ -129,10 +129,13 @@ class Epilogue:
         if self.peers is not None:
             before = self.peers.chunk(work.matrix) * size[0].to(gl.int32)
         elif self.stores is not None:  # scales of what is not divided follow each other
+            matrix_size = size
+            nothing = work.k_end == 0  # its scales might be no numbers
+            size = (gl.where(nothing, 0, size[0]), gl.where(nothing, 0, size[1]))
             if self.stores.DIM == ROWS_OF_GROUPS:
-                other = size[1].to(gl.int32) * work.matrix
+                other = matrix_size[1].to(gl.int32) * work.matrix
             else:
-                other = size[0].to(gl.int32) * work.matrix
+                other = matrix_size[0].to(gl.int32) * work.matrix
             if (self.stores.DIM == ROWS_OF_GROUPS) == self.pieces.N_MAJOR:
                 before_n = other
             else:

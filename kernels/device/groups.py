@@ -11,7 +11,8 @@ Where groups divide K, what a tile has of the next group is overwritten with zer
 of both operands: it might be no number.
 
 Ends beyond the matrix count as its end, and an end before the one before as an empty group: nothing
-is read or written out of bounds. Of a matrix, rows behind the last end are not written.
+is read or written out of bounds. Rows (columns) behind the last end are one more group, whose
+tiles are zeros: nothing is multiplied, and no scale is read.
 """
 
 # Gluon functions: their arguments are values of the compiler, not of Python.
@@ -119,9 +120,12 @@ class Groups:
     def found(self, turn):
         """The turn of a tile, given the group of one before it."""
         group, start, end, first, last = turn.group, turn.start, turn.end, turn.first, turn.last
-        while (turn.tile >= last) & (group + 1 < self.number):
+        all_groups = self.number
+        if not (self.EVEN or self.DIM == ALONG_K):
+            all_groups += 1  # with what is behind the last one
+        while (turn.tile >= last) & (group + 1 < all_groups):
             group += 1
-            given = gl.load(self.ends + group)
+            given = gl.load(self.ends + group, mask=group < self.number, other=self.extent)
             if self.EVEN:
                 start = group * self.extent
                 end = start + gl.minimum(gl.maximum(given, 0), self.extent)
@@ -155,6 +159,8 @@ class Groups:
             down = gl.maximum(gl.cdiv(length, tiling.BLOCK_M), 1)
         elif self.DIM == COLUMNS:
             across = gl.maximum(gl.cdiv(length, tiling.BLOCK_N), 1)
+        if self.DIM != ALONG_K:
+            k_end = gl.where(turn.group < self.number, k_end, 0)
         else:
             k_end = gl.cdiv(length, self.BLOCK_K)
             off_k = turn.start
@@ -168,7 +174,7 @@ class Groups:
             off_n = self.place(turn, off_n, length - tiling.BLOCK_N)
             whole = (length >= tiling.BLOCK_N) & (off_n % self.ALIGNED == 0)
         return GroupWork(
-            turn.group, off_m + ROW, off_n, zero, k_end, off_k, k_left, turn.end, whole
+            gl.minimum(turn.group, self.number - 1), off_m + ROW, off_n, zero, k_end, off_k, k_left, turn.end, whole
         )
 
     @gluon.jit

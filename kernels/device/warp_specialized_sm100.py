@@ -300,19 +300,33 @@ def multiply(pipeline, accumulators, tickets):
         ticket = tickets.next(ticket)
 
 
-@gluon.jit
-def sums_of(pipeline, acc, work, COLUMNS: gl.constexpr):
-    """A tile's sums: of a group without elements along K, zeros, as nothing was multiplied."""
-    if pipeline.PLAN.groups is not None and pipeline.PLAN.groups.dim == 2:
-        pieces = acc.pieces(COLUMNS)
-        sums = ()
-        for i in gl.static_range(len(pieces)):
-            sums += (gl.where(work.k_end > 0, acc.read(pieces[i]), 0.0),)  # type: ignore[assignment]
-        acc.release()
-        found = Promoted(sums)
-    else:
-        found = acc
-    return found
+@aggregate
+class SumsOrZeros:
+    """A tile's sums, or zeros if nothing was multiplied: what an epilogue asks of an `Accumulator`.
+
+    Attributes:
+        acc: the sums.
+        exist: whether there were products.
+    """
+
+    acc: Accumulator
+    exist: gl.tensor
+
+    @gluon.jit
+    def pieces(self, COLUMNS: gl.constexpr):
+        """Them, so many columns at a time."""
+        return self.acc.pieces(COLUMNS)
+
+    @gluon.jit
+    def read(self, piece):
+        """One of their pieces in registers."""
+        found = self.acc.read(piece)
+        return gl.where(self.exist, found, gl.zeros_like(found))
+
+    @gluon.jit
+    def release(self):
+        """They have been read."""
+        self.acc.release()
 
 
 @gluon.jit
@@ -347,8 +361,9 @@ def store(epilogue, pipeline, accumulators, tickets):
             seen = epilogue.receive(seen, work, tickets.tiling, 0)
         vectors = epilogue.begin(work, 0)
         if pipeline.fp32_scales is None:
-            COLUMNS: gl.constexpr = epilogue.pieces.tiles.shape[2]
-            acc = sums_of(pipeline, accumulators.full(which), work, COLUMNS)
+            acc = accumulators.full(which)
+            if pipeline.PLAN.groups is not None:
+                acc = SumsOrZeros(acc, work.k_end > 0)
         else:
             acc, which = promote(epilogue, accumulators, pipeline.fp32_scales, which, work)
         residual_phase = epilogue.finish(acc, work, vectors, residual_phase, False, 0)
