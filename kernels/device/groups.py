@@ -174,7 +174,15 @@ class Groups:
             off_n = self.place(turn, off_n, length - tiling.BLOCK_N)
             whole = (length >= tiling.BLOCK_N) & (off_n % self.ALIGNED == 0)
         return GroupWork(
-            gl.minimum(turn.group, self.number - 1), off_m + ROW, off_n, zero, k_end, off_k, k_left, turn.end, whole
+            gl.minimum(turn.group, self.number - 1),
+            off_m + ROW,
+            off_n,
+            zero,
+            k_end,
+            off_k,
+            k_left,
+            turn.end,
+            whole,
         )
 
     @gluon.jit
