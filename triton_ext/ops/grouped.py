@@ -175,7 +175,7 @@ def _made(call: Call) -> Tensor:
             return made
     checks.check_groups(call)
     epilogue = call.epilogue
-    refuse_tangents(*(call.a, call.b, *epilogue.tensors.values()))
+    refuse_tangents(call.a, call.b, epilogue.scale_a, epilogue.scale_b)
     if is_bare(call) and not wants_gradient(call):
         return products.product(call)
     if epilogue.promoted or epilogue.scale_a is not None or epilogue.blocks_a is not None:
