@@ -47,13 +47,20 @@ MODELS: Mapping[int, CostModel] = {90: cast(CostModel, sm90), 100: cast(CostMode
 
 @functools.lru_cache(maxsize=4096)
 def choose_config(
-    arch: int, product: ProductSpec, problem: Problem, fixed: bool = False
+    arch: int,
+    product: ProductSpec,
+    problem: Problem,
+    fixed: bool = False,
+    in_order: bool = False,
 ) -> KernelSpec:
     """The kernel for a problem: the one whose predicted time is the shortest.
 
     Args:
         product: what is multiplied; whether it is `batched` is left to the caller.
         fixed: choose among the `fixed_set` alone, unless accumulated in fp32.
+        in_order: choose among those alone that add in the order of K
+            (`KernelSpec.adds_in_order`), so that an element's bits do not depend on the problem's
+            rows and columns.
 
     Raises:
         LayoutError: no kernel takes these types, or these major-nesses of them, or accumulates them
@@ -62,9 +69,14 @@ def choose_config(
     _check_product(arch, product)
     check_model(problem.gpu)
     if not fixed or product.fp32_accumulation:
-        return next(ranked(arch, product, problem))
+        every = ranked(arch, product, problem)
+        return next(spec for spec in every if spec.adds_in_order or not in_order)
     model = MODELS[arch]
-    kernels = [spec for spec in fixed_set(arch, product) if copies_enough(spec, problem)]
+    kernels = [
+        spec
+        for spec in fixed_set(arch, product)
+        if copies_enough(spec, problem) and (spec.adds_in_order or not in_order)
+    ]
     table = model.table_of(kernels, product)
     return next(model.compare(table, problem), None) or next(
         model.compare(table, problem, every=True)

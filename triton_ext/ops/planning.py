@@ -34,7 +34,7 @@ from triton_ext.ops.operands import (
     view_by_rows,
 )
 from triton_ext.ops.plans import Late, ProductPlan, Read
-from triton_ext.ops.rule import rule
+from triton_ext.ops.rule import is_batch_invariant, rule
 from triton_ext.ops.scales import fp32_scales
 from triton_ext.ops.tuned import Problem, Tuned, lookup
 from triton_ext.ops.types import FP8_TYPES, OUTPUT_NAMES, operand_name
@@ -211,12 +211,15 @@ def _chosen(found: Description) -> tuple[KernelSpec, Tuned | None]:
     predicts to be the fastest; and what was measured.
     """
     arch, problem, fixed = found.gpu.arch, found.problem, rule() == "fixed"
+    in_order = is_batch_invariant()
     tuned = None if fixed or found.added else lookup(problem, arch)
+    if tuned is not None and in_order:  # torch's own product is not known to be
+        tuned = tuned._replace(torch_seconds=None) if tuned.config.adds_in_order else None
     if tuned is not None:
         config = tuned.config
     else:
         product = replace(problem.product, **found.added)
-        config = choose_config(arch, product, problem.size, fixed=fixed)
+        config = choose_config(arch, product, problem.size, fixed=fixed, in_order=in_order)
         if problem.batch > 1 and not config.product.batched:
             config = config.with_fields(batched=True)
     return with_epilogue(config, None if fixed else problem.k, found.applied), tuned
