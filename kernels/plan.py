@@ -68,7 +68,8 @@ def _scales_in_memory(product: ProductSpec, swap_ab: bool) -> ScalesInMemory | N
     order = -1 if swap_ab else 1
     rows = product.scale_rows[::order]
     majors = (product.a_scale_major, product.b_scale_major)[::order]
-    several = (product.groups == "N", product.groups in ("M", "rows"))[::order]
+    of_a, of_b = product.groups == "N", product.groups in ("M", "rows")
+    several = (of_b, of_a) if swap_ab else (of_a, of_b)
     return ScalesInMemory(
         rows[0] == 1, rows[1] == 1, majors[0] == "K", majors[1] == "K", several
     )  # fmt: skip

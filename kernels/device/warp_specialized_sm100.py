@@ -157,7 +157,7 @@ class Promoted:
             column = columns[i]
             if scales.right.EACH:
                 column = gl.expand_dims(column, 0)
-            sums += (self.sums[i] + acc.read(pieces[i]) * (row * column),)
+            sums += (self.sums[i] + acc.read(pieces[i]) * (row * column),)  # type: ignore[assignment]
         acc.release()
         return Promoted(sums)
 

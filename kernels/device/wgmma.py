@@ -262,7 +262,8 @@ def added(product, of_tensor, registers, partial, scales):
     kind = product.scales
     columns = scales + kind.of_rows(ROWS * product.rows)
     own = of_tensor // product.rows  # of 64 rows of a tensor: 4 for each 8 columns
-    lines, found = ["{", ".reg .f32 scale;"], {}
+    lines = ["{", ".reg .f32 scale;"]
+    found: dict[tuple[int, int], list[int]] = {}
     for i in range(registers):
         tensor, inside = i // of_tensor, i % of_tensor
         index, place = inside // own, inside % own

@@ -23,6 +23,19 @@ def test_matmul():
     assert names["c"].isfinite().all()
 
 
+def test_experts():
+    pytest.importorskip("torch")
+    pytest.importorskip("triton", minversion="3.9", reason="promoted sums need it")
+    scales, groups, drop_in = python_blocks("moe.md")
+    names: dict[str, object] = {}
+    exec(scales, names)
+    exec(groups, names)
+    ours = names["y"]
+    exec(drop_in, names)
+    assert (ours == names["y"]).all()
+    assert names["gradient"].shape == (3, 64, 72)
+
+
 def test_run_ptx():
     pytest.importorskip("ml_dtypes")
     (block,) = [each for each in python_blocks("emulator.md") if "PTX" in each]
