@@ -247,11 +247,11 @@ def _check_groups(product: ProductSpec, epilogue: EpilogueSpec, tile: Persistent
         name = "bias" if epilogue.bias else "residual"
         raise LayoutError(name, True, "must be False of products of groups")
     legal: dict[str, Any] = {
-        "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "split_k": 1, "loaded_rows": 0,
+        "cluster_n": 1, "cluster_k": 1, "split_k": 1, "loaded_rows": 0,
         "last_through_pipeline": False, "cluster_launch_control": False,
     }  # fmt: skip
     if product.groups == "K":
-        legal |= {"sharing_consumers": 1, "units": 1}
+        legal |= {"cluster_m": 1, "sharing_consumers": 1, "units": 1}
     for name, value in legal.items():
         if getattr(tile, name) != value:
             raise LayoutError(name, getattr(tile, name), f"must be {value} of products of groups")

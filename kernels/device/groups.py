@@ -216,13 +216,14 @@ def groups_of(values, tiling, a_desc, b_desc, c_desc, k_extent, PLAN: gl.constex
 
 
 @gluon.constexpr_function
-def store_layout(warps, n_major, elements):
-    """Registers of a piece of C that is stored from them: so many elements of a row of C a
-    thread.
+def store_layout(warps, n_major, elements, blocks=1):
+    """Registers of a piece of C that is stored from them: so many elements of a row of C a thread;
+    the blocks of a cluster divide the rows of the piece.
     """
+    rows = [[1 << i, 0] for i in range(blocks.bit_length() - 1)]
     if n_major:
-        return gl.BlockedLayout([1, elements], [4, 8], [warps, 1], [1, 0])
-    return gl.BlockedLayout([elements, 1], [8, 4], [1, warps], [0, 1])
+        return gl.BlockedLayout([1, elements], [4, 8], [warps, 1], [1, 0], rows)
+    return gl.BlockedLayout([elements, 1], [8, 4], [1, warps], [0, 1], rows)
 
 
 @aggregate
@@ -254,7 +255,7 @@ class GroupStores:
         """Store what a piece has of its group."""
         buffer = pieces.buffer(piece, WHICH)
         WIDE: gl.constexpr = 16 // (buffer.dtype.primitive_bitwidth // 8)
-        LAYOUT: gl.constexpr = store_layout(gl.num_warps(), pieces.N_MAJOR, WIDE)
+        LAYOUT: gl.constexpr = store_layout(gl.num_warps(), pieces.N_MAJOR, WIDE, gl.num_ctas())
         row = work.off_m + gl.arange(0, buffer.shape[0], gl.SliceLayout(1, LAYOUT))
         column = pieces.column(work, piece) + gl.arange(
             0, buffer.shape[1], gl.SliceLayout(0, LAYOUT)

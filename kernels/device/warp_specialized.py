@@ -155,6 +155,8 @@ def produce_groups(operands, pipeline, groups):
             pipeline.fill(slot, operands, work, k)
             slot = slot.next()
         turn = groups.next(turn)
+    if pipeline.PLAN.tile.shares_tiles:
+        pipeline.end(slot)
 
 
 @gluon.jit

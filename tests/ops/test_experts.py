@@ -162,10 +162,25 @@ GROUPED = [
     (90, "M", {"consumers": 2, "block_n": 96, "c_parts": 3}, "KMN"),
     (90, "M", {"consumers": 3, "block_m": 192, "block_n": 64, "swap_ab": False}, "KK"),
     (90, "M", {"consumers": 2, "block_m": 24, "swap_ab": True, "c_parts": 3, "block_n": 128}, "KK"),
+    (90, "M", {"consumers": 2, "cluster_m": 2, "block_n": 64}, "KMN"),
+    (
+        90,
+        "M",
+        {
+            "consumers": 1,
+            "block_m": 24,
+            "swap_ab": True,
+            "c_parts": 3,
+            "block_n": 64,
+            "cluster_m": 2,
+        },
+        "KK",
+    ),
     (90, "N", {"consumers": 2, "pingpong": True, "block_m": 64, "block_n": 64}, "MNK"),
     (90, "K", {"consumers": 2, "pingpong": True, "block_m": 64, "block_n": 64}, "MNMN"),
     (100, "M", {"consumers": 1, "block_n": 64, "c_parts": 2}, "KMN"),
     (100, "N", {"consumers": 1, "block_m": 32, "block_n": 64, "swap_ab": True}, "KK"),
+    (100, "M", {"consumers": 1, "block_n": 32, "cluster_m": 2, "cta_group": 2}, "KK"),
     (100, "K", {"consumers": 1, "block_m": 128, "block_n": 64, "c_parts": 2}, "MNMN"),
 ]
 
