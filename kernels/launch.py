@@ -387,6 +387,10 @@ def _newer(spec: KernelSpec, tile: PersistentTile) -> Iterator[tuple[str, Any, t
     release that does.
     """
     product = spec.product
+    if product.groups is not None:
+        yield "groups", product.groups, (3, 9)
+    if product.has_fp32_blocks:
+        yield "a_scale_rows", product.a_scale_rows, (3, 9)
     if isinstance(tile, Sm100Tile):
         if tile.cluster_launch_control:
             yield "cluster_launch_control", True, (3, 8)

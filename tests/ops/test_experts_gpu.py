@@ -1,4 +1,4 @@
-"""Scales by blocks and products of groups on a Hopper GPU: against float64; graphs, PyTorch's calls."""
+"""Scales by blocks and products of groups on a Hopper GPU: against float64; graphs, the drop-in."""
 
 from __future__ import annotations
 
@@ -148,9 +148,9 @@ def test_pytorchs_own_calls():
 
     a, scale_a = triton_ext.quantize_1x128(x.detach())
     b, scale_b = triton_ext.quantize_128x128(w[0].detach().t())
-    scaled = dict(scale_a=scale_a, scale_b=scale_b.t(), out_dtype=torch.bfloat16)
+    columns = scale_a, scale_b.t()
     with triton_ext.drop_in():
-        ours = torch._scaled_mm(a, b.t(), **scaled)
+        ours = torch._scaled_mm(a, b.t(), *columns, out_dtype=torch.bfloat16)
     values = wide(a, scale_a, 1), wide(b, scale_b, 128)
     assert_close(ours, values[0] @ values[1].t(), values[0].abs() @ values[1].abs().t())
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError
+from triton_ext.kernels.choice.candidates import is_new
 from triton_ext.ops.call import Call, call_of
 from triton_ext.ops.device import active_emulator, find_gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
@@ -142,7 +143,7 @@ def _scaled_mm(
         return None
     (m, k), (_, n) = a.shape, b.shape
     promoted = not use_fast_accum
-    if _are_blocks(scale_a, scale_b, m, n, k) and _is_bias(bias, dtype, n, a):
+    if is_new() and _are_blocks(scale_a, scale_b, m, n, k) and _is_bias(bias, dtype, n, a):
         epilogue = Epilogue(bias, blocks_a=scale_a, blocks_b=scale_b, promoted=promoted)
         return product(Call(a, b, epilogue, dtype, out))
     vectors = (
@@ -241,6 +242,8 @@ def _fit_groups(a: Tensor, b: Tensor, offs: Tensor | None, dtype: torch.dtype) -
     rows must be multiples of 16 bytes: PyTorch pads others, and its compiler relies on that.
     """
     batches = a.dim() == b.dim() == 3
+    if not (batches or is_new()):
+        return False
     count = len(a) if a.dim() == 3 else len(b)
     if offs is None:
         fits = batches and len(a) == len(b)
