@@ -233,6 +233,17 @@ def _family(draw: random.Random) -> Problem:
     return Problem(n, k, tokens, "bf16", "MN", "MN", drawn_from="families")
 
 
+def _odd(draw: random.Random) -> Problem:
+    """N or K, or both, are no multiples of 8: rows that TMA cannot read or write."""
+    b_major = draw.choice(MAJORS)
+    n, k = (between(draw, 64, 8192, draw.choice((1, 2, 4, 8))) for _ in "nk")
+    if draw.random() < 0.25:
+        n, k = draw.choice((50257, 51866, 128257)), 8 * (k // 8)
+    if n % 8 == 0 == k % 8:
+        k += draw.randint(1, 7)
+    return Problem(between(draw, 1, 8192), n, k, b_major=b_major, drawn_from="off 8")
+
+
 def _fp8(draw: random.Random) -> Problem:
     n, k = draw.choice(((4608, 3584), (5120, 5120), (7168, 2048), (24576, 1536)))
     return Problem(between(draw, 16, 8192), n, k, "e4m3", drawn_from="e4m3")
@@ -271,6 +282,7 @@ DRAWN: Mapping[str, tuple[int, Callable[[random.Random], Problem]]] = {
     "e4m3": (28, _fp8),
     "round": (0, _round),
     "families": (0, _family),
+    "off 8": (0, _odd),
     "e4m3 promoted": (0, _promoted(_fp8, "e4m3 promoted")),
     "e4m3 random": (0, _any_fp8),
     "e4m3 random promoted": (0, _promoted(_any_fp8, "e4m3 random promoted")),
@@ -284,7 +296,8 @@ models: 1 to 8192 tokens. *LoRA*: N or K is 16. *encoders*: ViT-H, BERT, GPT-2. 
 of weights (both operands MN-major), and Llama's head of 128256 columns. *e4m3*: layers of models in
 fp8, or as *random*, K-major; *promoted*: without ``use_fast_accum``. *round*: M, N and K are 1, 3,
 5 or 7 times a power of two, from 256 to 16384, B of either major-ness. *families*: projections of
-`FAMILIES`, 1 to 8192 tokens, and the gradients of their inputs and weights.
+`FAMILIES`, 1 to 8192 tokens, and the gradients of their inputs and weights. *off 8*:
+N or K is no multiple of 8.
 """
 
 

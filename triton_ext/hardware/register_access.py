@@ -18,7 +18,8 @@ from triton_ext.hardware.banks import (
 )
 from triton_ext.layouts.arguments import one_of
 from triton_ext.layouts.encodings import CHUNK_BYTES
-from triton_ext.layouts.linear_layout import LinearLayout, powers_below
+from triton_ext.layouts.gf2 import powers_below
+from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.padded_shared import checked_paddings
 from triton_ext.layouts.shared_encoding import Paddings, checked_layout, padded_offset
 
