@@ -57,7 +57,7 @@ def choose_config(
 
     Args:
         product: what is multiplied; whether it is `batched` is left to the caller.
-        fixed: choose among the `fixed_set` alone, unless accumulated in fp32.
+        fixed: choose among the `fixed_set` alone, unless accumulated in fp32, or of groups.
         in_order: choose among those alone that add in the order of K
             (`KernelSpec.adds_in_order`), so that an element's bits do not depend on the problem's
             rows and columns.
@@ -68,7 +68,8 @@ def choose_config(
     """
     _check_product(arch, product)
     check_model(problem.gpu)
-    if not fixed or product.fp32_accumulation:
+    outside = product.fp32_accumulation or product.has_fp32_blocks or product.groups is not None
+    if not fixed or outside:
         every = ranked(arch, product, problem)
         return next(spec for spec in every if spec.adds_in_order or not in_order)
     model = MODELS[arch]

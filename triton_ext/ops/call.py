@@ -24,6 +24,10 @@ _are_transforms_active = torch._C._are_functorch_transforms_active
 _tracing_state = torch._C._get_tracing_state
 
 
+GROUPS = {(2, 3): "M", (3, 2): "N", (2, 2): "K", (3, 3): "rows"}
+"""What groups divide, by the dimensions of a and b."""
+
+
 class Call(NamedTuple):
     """``epilogue(a @ b)``, with all that was said of how to make it.
 
@@ -52,10 +56,10 @@ class Call(NamedTuple):
 
     @property
     def groups(self) -> str | None:
-        """What groups divide, as `ProductSpec.groups` says it."""
+        """What groups divide, as `ProductSpec.groups` says it; "" of operands that do not fit."""
         if self.epilogue.offs is None:
             return None
-        return {(2, 3): "M", (3, 2): "N", (2, 2): "K", (3, 3): "rows"}[self.a.dim(), self.b.dim()]
+        return GROUPS.get((self.a.dim(), self.b.dim()), "")
 
     @property
     def shape(self) -> tuple[int, ...]:

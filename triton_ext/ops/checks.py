@@ -133,6 +133,9 @@ def check_groups(call: Call) -> None:
     """Raise LayoutError unless operands fit each other and the ends of their groups."""
     a, b, offs = call.a, call.b, call.epilogue.offs
     assert offs is not None
+    for name, tensor in (("a", a), ("b", b)):
+        if tensor.dim() not in (2, 3):
+            raise LayoutError(f"{name}.shape", tuple(tensor.shape), "must have 2 or 3 dimensions")
     _check_device("b", b, a)
     _check_device("offs", offs, a)
     if offs.dtype != torch.int32 or offs.dim() != 1:
