@@ -56,12 +56,12 @@ def scaled(generator, rows, k, together, dtype=E4M3):
 
 # A tile, M, N, K, and how many rows of A and of B have one scale.
 TILES = [
-    (90, {"consumers": 2, "split_k": 2}, 200, 136, 1104, 1, 128),
-    (90, {"consumers": 2, "cluster_m": 2, "block_n": 96, "c_parts": 3}, 264, 200, 304, 1, 128),
+    (90, {"consumers": 2, "block_n": 64, "split_k": 2}, 136, 72, 1104, 1, 128),
+    (90, {"consumers": 2, "cluster_m": 2, "block_n": 96, "c_parts": 3}, 200, 104, 304, 1, 128),
     (90, {"consumers": 2, "pingpong": True, "block_m": 64, "block_n": 64}, 136, 136, 900, 1, 1),
     (90, {"consumers": 3, "block_m": 192, "block_n": 56, "c_parts": 7}, 200, 130, 304, 128, 1),
     (90, {"consumers": 2, "block_m": 24, "block_n": 256, "swap_ab": True, "cluster_m": 2,
-          "c_parts": 3}, 40, 1000, 700, 1, 128),
+          "c_parts": 3}, 40, 520, 300, 1, 128),
     (100, {"consumers": 1, "block_n": 64, "c_parts": 2, "split_k": 2}, 200, 136, 1104, 1, 128),
     (100, {"consumers": 1, "cluster_m": 2, "cta_group": 2, "block_n": 32}, 300, 72, 304, 1, 1),
     (100, {"consumers": 1, "block_m": 16, "swap_ab": True, "cluster_m": 2}, 24, 264, 304, 1, 128),
@@ -86,10 +86,10 @@ def test_tiles_with_scales_of_blocks(number):
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
-@settings(max_examples=some(6))
+@settings(max_examples=some(4))
 @given(
-    st.sampled_from([1, 2, 9, 40, 130]), st.sampled_from([1, 8, 72, 130, 200]),
-    st.sampled_from([1, 100, 128, 300]), st.sampled_from([(1, 128), (1, 1), (128, 1)]),
+    st.sampled_from([1, 2, 9, 40, 70]), st.sampled_from([1, 8, 72, 130]),
+    st.sampled_from([1, 100, 128, 260]), st.sampled_from([(1, 128), (1, 1), (128, 1)]),
     st.sampled_from(["K", "MN", "steps"]), st.integers(0, 99),
 )  # fmt: skip
 def test_any_size_and_memory(arch, m, n, k, together, memory, seed):
@@ -206,7 +206,7 @@ def test_tiles_of_groups(number):
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
-@settings(max_examples=some(5))
+@settings(max_examples=some(3))
 @given(
     st.sampled_from(["M", "N", "K"]),
     st.lists(st.sampled_from([0, 1, 7, 8, 33, 64, 130]), min_size=1, max_size=4),
