@@ -244,6 +244,24 @@ def test_rows_that_count(arch):
     expected = torch.bmm(a.double(), b.double()).bfloat16()
     for group, count in enumerate(counts):
         assert torch.equal(made[group, :count], expected[group, :count])
+    with pytest.raises(LayoutError, match="no gradient"):
+        triton_ext.grouped_mm(a.requires_grad_(), b, counts=counts)
+
+
+def test_rows_that_count_with_scales():
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.tensor([3, 0, 12]).int()
+    of_a = [scaled(generator, 12, 200, 1) for _ in counts]
+    of_b = [scaled(generator, 136, 200, 128) for _ in counts]
+    a, scale_a, a_values = (torch.stack(each) for each in zip(*of_a, strict=True))
+    b, scale_b, b_values = (torch.stack(each) for each in zip(*of_b, strict=True))
+    with triton_ext.emulate("sm_90"):
+        made = triton_ext.scaled_grouped_mm(
+            a, b.mT, scale_a, scale_b.mT, counts=counts, out_dtype=torch.float32
+        )
+    expected = torch.bmm(a_values, b_values.mT)
+    for group, count in enumerate(counts):
+        assert torch.equal(made[group, :count].double(), expected[group, :count])
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])

@@ -174,6 +174,8 @@ def _made(call: Call) -> Tensor:
         if made is not None:
             return made
     checks.check_groups(call)
+    if call.groups == "rows" and wants_gradient(call):
+        raise LayoutError("requires_grad", True, "there is no gradient with counts; detach a and b")
     epilogue = call.epilogue
     refuse_tangents(call.a, call.b, epilogue.scale_a, epilogue.scale_b)
     if is_bare(call) and not wants_gradient(call):

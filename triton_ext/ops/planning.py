@@ -109,7 +109,8 @@ def described(gpu: Gpu, call: Call) -> Description:
     added: dict[str, Any] = {"fp32_accumulation": True} if applied.promoted else {}
     steps = None
     if blocks_a is not None and blocks_b is not None and mx_scales is None:
-        in_memory = [fp32_scales(blocks_a, a.shape[-2]), fp32_scales(blocks_b.mT, shape[-1])]
+        rows = a.shape[-2] * (len(a) if groups == "rows" else 1)
+        in_memory = [fp32_scales(blocks_a, rows), fp32_scales(blocks_b.mT, shape[-1])]
         for letter, each in zip("ab", in_memory, strict=True):
             added |= {f"{letter}_scale_rows": each.rows, f"{letter}_scale_major": each.major}
             copied[f"blocks_{letter}"] = each.copied
