@@ -1,6 +1,7 @@
 """Products with scales by blocks, and of groups, beside PyTorch's and DeepGEMM's, on a Hopper GPU.
 
-    python -m benchmarks.experts [--json FILE] [--rounds N] [--only blocks|groups|decode] [--seed N]
+    python -m benchmarks.experts [--json FILE] [--rounds N] [--seed N]
+        [--only blocks|tiles|groups|decode]
 
 Device time: CUDA graphs of all sides, replayed in turn; the median of the rounds counts. DeepGEMM
 is a side where it can be imported. "error" is ours, of some rows against float64, over the norm of
@@ -22,7 +23,11 @@ import triton_ext
 from benchmarks import harness
 from benchmarks.harness import Row, Table
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
+from triton_ext.kernels.spec import kernel_spec
 from triton_ext.ops import plans
+from triton_ext.ops.call import Call
+from triton_ext.ops.epilogue import Epilogue
+from triton_ext.ops.products import product
 from triton_ext.ops.quantize import quantize_1x128, quantize_128x128
 
 SHAPES = [
@@ -50,6 +55,7 @@ class Case(NamedTuple):
         sides: how each side launches it.
         error: ours.
         moved: bytes that cross the memory once.
+        kernel: ours.
     """
 
     title: str
@@ -60,6 +66,7 @@ class Case(NamedTuple):
     sides: Mapping[str, Launch]
     error: float
     moved: float
+    kernel: str = ""
 
 
 def _deep_gemm() -> Any:
@@ -76,9 +83,15 @@ def _tried(sides: dict[str, Launch], name: str, launch: Callable[[], Any]) -> No
         launch()
         torch.cuda.synchronize()
     except Exception as error:
-        print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:120]}")
+        print(f"{name}: {type(error).__name__}: {str(error)[:120]}")
         return
     sides[name] = lambda _: launch()
+
+
+def _kernel_of(sides: dict[str, Launch], ours: Callable[[], Any]) -> str:
+    """Add our side; the kernel that it launches."""
+    _tried(sides, "ours", ours)
+    return str(list(plans._plans.values())[-1].launch.config)
 
 
 def _wide(stored: torch.Tensor, scales: torch.Tensor, rows: int) -> torch.Tensor:
@@ -99,7 +112,7 @@ def blocks(m: int, n: int, k: int) -> Case:
     columns = sa.t().contiguous().t()  # as torch and DeepGEMM have them
     sides: dict[str, Launch] = {}
     ours = partial(triton_ext.scaled_mm, a, b.t(), columns, sb.t())
-    _tried(sides, "ours", ours)
+    kernel = _kernel_of(sides, ours)
     one = torch.ones((), device="cuda")
     _tried(sides, "one scale", partial(
         triton_ext.scaled_mm, a, b.t(), one, one, use_fast_accum=False))  # fmt: skip
@@ -118,7 +131,7 @@ def blocks(m: int, n: int, k: int) -> Case:
     some = torch.randperm(m, device="cuda")[:SAMPLE]
     expected = _wide(a[some], sa[some], 1) @ _wide(b, sb, 128).t()
     return Case("1x128, 128x128", m, n, k, 1, sides, _error(ours()[some], expected),
-                m * k + n * k + 2 * m * n)  # fmt: skip
+                m * k + n * k + 2 * m * n, kernel)  # fmt: skip
 
 
 def _lengths(groups: int, rows: int, seed: int, step: int = 128) -> list[int]:
@@ -155,7 +168,7 @@ def grouped(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Case:
     m = len(x)
     sides: dict[str, Launch] = {}
     ours = partial(triton_ext.grouped_mm, x, w.mT, offs)
-    _tried(sides, "ours", ours)
+    kernel = _kernel_of(sides, ours)
     theirs: Any = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
     _tried(sides, "torch", lambda: theirs(x, w.mT, offs=offs))
     ends = [0, *offs.tolist()]
@@ -169,7 +182,7 @@ def grouped(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Case:
     some = torch.randperm(m, device="cuda")[:SAMPLE]
     expected = torch.stack([w[which[i]].double() @ x[i].double() for i in some])
     moved = 2.0 * (m * k + groups * n * k + m * n)
-    return Case("bf16", m, n, k, groups, sides, _error(ours()[some], expected), moved)
+    return Case("bf16", m, n, k, groups, sides, _error(ours()[some], expected), moved, kernel)
 
 
 def grouped_blocks(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Case:
@@ -184,7 +197,7 @@ def grouped_blocks(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Cas
     columns = sa.t().contiguous().t()
     sides: dict[str, Launch] = {}
     ours = partial(triton_ext.scaled_grouped_mm, a, b.mT, columns, sb.mT, offs)
-    _tried(sides, "ours", ours)
+    kernel = _kernel_of(sides, ours)
     each_row = torch.ones(m, device="cuda"), torch.ones(groups, n, device="cuda")
     _tried(sides, "torch", lambda: torch._scaled_grouped_mm(
         a, b.mT, each_row[0], each_row[1], offs=offs, out_dtype=torch.bfloat16))  # fmt: skip
@@ -200,7 +213,9 @@ def grouped_blocks(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Cas
         for i in some
     ])  # fmt: skip
     moved = 1.0 * (m * k + groups * n * k + 2 * m * n)
-    return Case("e4m3, blocks", m, n, k, groups, sides, _error(ours()[some], expected), moved)
+    return Case(
+        "e4m3, blocks", m, n, k, groups, sides, _error(ours()[some], expected), moved, kernel
+    )
 
 
 def weights(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Case:
@@ -209,14 +224,45 @@ def weights(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Case:
     grad = torch.randn(len(x), n, device="cuda").bfloat16()
     sides: dict[str, Launch] = {}
     ours = partial(triton_ext.grouped_mm, x.t(), grad, offs)
-    _tried(sides, "ours", ours)
+    kernel = _kernel_of(sides, ours)
     theirs: Any = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
     _tried(sides, "torch", lambda: theirs(x.t(), grad, offs=offs))
     own = which == 0
     expected = x[own, :SAMPLE].double().t() @ grad[own].double()
     moved = 2.0 * (len(x) * (k + n) + groups * n * k)
     error = _error(ours()[0, :SAMPLE], expected)
-    return Case("bf16, weights", len(x), n, k, groups, sides, error, moved)
+    return Case("bf16, weights", len(x), n, k, groups, sides, error, moved, kernel)
+
+
+SCALED_TILES: Mapping[str, Mapping[str, Any]] = {
+    "128x128": {"consumers": 2, "stages": 6},
+    "128x128 of 2": {"consumers": 2, "stages": 6, "cluster_m": 2},
+    "64x128 in turn": {"consumers": 2, "stages": 7, "block_m": 64, "pingpong": True},
+    "128x192": {"consumers": 2, "stages": 4, "block_n": 192, "c_parts": 3},
+    "128x192 of 2": {"consumers": 2, "stages": 4, "block_n": 192, "c_parts": 3, "cluster_m": 2},
+    "256x96": {"consumers": 2, "stages": 4, "block_m": 256, "block_n": 96, "c_parts": 3},
+    "128x96": {"consumers": 2, "stages": 7, "block_n": 96, "c_parts": 3},
+    "64x128": {"consumers": 1, "stages": 8, "block_m": 64},
+}
+"""Tiles of scales by blocks that are timed beside each other, which fit any size."""
+
+
+def tiles(m: int, n: int, k: int) -> Case:
+    """e4m3 with scales of 1x128 and of 128x128, in several tiles, and with one scale in the same
+    ("=").
+    """
+    a, sa = quantize_1x128(torch.randn(m, k, device="cuda").bfloat16())
+    b, sb = quantize_128x128(torch.randn(n, k, device="cuda").bfloat16())
+    sides: dict[str, Launch] = {}
+    kernel = _kernel_of(sides, partial(triton_ext.scaled_mm, a, b.t(), sa, sb.t()))
+    scaled = Epilogue(blocks_a=sa, blocks_b=sb.t(), promoted=True)
+    for name, tile in SCALED_TILES.items():
+        config = kernel_spec(90, "e4m3", out_type="bf16", block_k=128, **tile)
+        for title, epilogue in ((name, scaled), (f"= {name}", Epilogue(promoted=True))):
+            call = Call(a, b.t(), epilogue, torch.bfloat16, config=config)
+            if title[0] != "=" or name == "128x128":
+                _tried(sides, title, partial(product, call))
+    return Case("tiles", m, n, k, 1, sides, 0.0, m * k + n * k + 2 * m * n, kernel)
 
 
 def timed(case: Case, rounds: int) -> dict[str, float]:
@@ -244,6 +290,8 @@ def cases(only: str, seed: int) -> Iterator[Callable[[], Case]]:
         ]
     if only in ("all", "blocks"):
         yield from (partial(blocks, *shape) for shape in shapes)
+    if only == "tiles":
+        yield from (partial(tiles, *shape) for shape in shapes[:5])
     if only in ("all", "groups"):
         for each in groups:
             yield from (partial(make, *each, seed) for make in (grouped, grouped_blocks, weights))
@@ -262,9 +310,12 @@ def measured(rounds: int, only: str, seed: int) -> Iterator[Row]:
         row: Row = {
             "product": case.title, "m": case.m, "n": case.n, "k": case.k, "groups": case.groups,
             "error": case.error, "seconds": seconds,
-            "kernel": str(list(plans._plans.values())[-1].launch.config),
+            "kernel": case.kernel,
         }  # fmt: skip
         row |= {name: flops / each * 1e-12 for name, each in seconds.items()}
+        if only == "tiles":
+            found = (f"{name} {flops / each * 1e-12:.0f}" for name, each in seconds.items())
+            print("   ", "; ".join(found))
         if "ours" in seconds:
             row["gb"] = case.moved / seconds["ours"] * 1e-9
             for name in ("torch", "DeepGEMM"):

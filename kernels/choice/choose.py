@@ -5,6 +5,7 @@ follows the product.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
@@ -70,8 +71,9 @@ def choose_config(
     check_model(problem.gpu)
     outside = product.fp32_accumulation or product.has_fp32_blocks or product.groups is not None
     if not fixed or outside:
-        every = ranked(arch, product, problem)
-        return next(spec for spec in every if spec.adds_in_order or not in_order)
+        suited, every = (ranked(arch, product, problem, each) for each in (False, True))
+        found = itertools.chain(suited, every)  # where none suits, the best of all
+        return next(spec for spec in found if spec.adds_in_order or not in_order)
     model = MODELS[arch]
     kernels = [
         spec

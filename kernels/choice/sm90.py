@@ -19,8 +19,9 @@ from triton_ext.kernels.choice.features import features
 from triton_ext.kernels.choice.limits import FITTED, limited_seconds, turn_seconds
 from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.choice.table import Array, Table, ceil, divided
+from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
 from triton_ext.kernels.product import ProductSpec
-from triton_ext.kernels.registers import FP32_RUN, may_accumulate_in_fp32
+from triton_ext.kernels.registers import FP32_RUN, may_accumulate_in_fp32, segments
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.kernels.tile import Sm90Tile
 
@@ -30,6 +31,9 @@ limits alone, at most."""
 FP32_CYCLES, CLOCK = 240, 1.75e9
 """What a warpgroup that adds up sums waits for them, besides its own instructions, and the clock of
 that, Hz: by ``benchmarks.fit --promoted``."""
+MOST_SEGMENTS = 3
+"""Parts of a tile's columns with one fp32 scale each: of 11, 4096x7168x16384 took 1.6 times as long
+as with one scale for all (H100)."""
 SHARED_ROWS = 128
 """Rows of a tile that two consumers may share."""
 PINGPONG_K = {1: 6144, 2: 2048, 4: 2048}
@@ -56,9 +60,17 @@ def _in_fp32(specs: Iterable[KernelSpec]) -> Iterator[KernelSpec]:
             whole = tile.rows == SHARED_ROWS
             shared = replace(tile, consumers=2, pingpong=False) if whole else tile
             for each in (tile, shared):
-                if may_accumulate_in_fp32(product, each):
+                if may_accumulate_in_fp32(product, each) and _has_few_scales(product, each):
                     found[KernelSpec.unchecked(product, spec.epilogue, each)] = None
     return iter(found)
+
+
+def _has_few_scales(product: ProductSpec, tile: Sm90Tile) -> bool:
+    """Whether a thread has few fp32 scales of columns for each product of tiles, if any: it loads
+    each, and multiplies it with those of its rows.
+    """
+    right = product.scale_rows[0 if tile.swap_ab else 1]
+    return right < FP32_SCALE_BLOCK or segments(tile) <= MOST_SEGMENTS
 
 
 def table_of(specs: Iterable[KernelSpec], product: ProductSpec) -> Table:

@@ -134,7 +134,7 @@ def described(gpu: Gpu, call: Call) -> Description:
         sizes = _sizes_of_groups(call, groups)
     return Description(
         gpu=gpu,
-        problem=problem_of(gpu, a, b, sizes, dtype, majors, mx_scales),
+        problem=replace(problem_of(gpu, a, b, sizes, dtype, majors, mx_scales), k=_depth_of(call)),
         shape=shape,
         dtype=dtype,
         memory=shape if memory == shape else memory,
@@ -161,6 +161,13 @@ def _sizes_of_groups(call: Call, groups: str) -> tuple[int, ...]:
     elif groups == "N":
         n = -(-n // count)
     return count, max(1, m), max(1, n)
+
+
+def _depth_of(call: Call) -> int:
+    """The elements of K for which a configuration is chosen: of groups of K, a group's."""
+    k: int = call.b.shape[-2]
+    offs = call.epilogue.offs
+    return max(1, -(-k // max(1, len(offs)))) if offs is not None and call.groups == "K" else k
 
 
 def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, Late]:
