@@ -6,8 +6,10 @@ is lowered in a fork before the process itself sees it.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
+import resource
 import select
 import signal
 import time
@@ -64,6 +66,8 @@ def tried(work: Callable[[], object], seconds: float = _SECONDS) -> Trial:
 def _in_the_fork(work: Callable[[], object], writer: int) -> None:
     status = 1
     try:
+        faulthandler.disable()  # nor is a death here anything to show, or to keep a core of
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(writer, 2)
