@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +22,7 @@ from triton_ext.passes.verify_descriptors.meaning.expected import Expected, pred
 from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD, kind_of
 from triton_ext.passes.verify_descriptors.meaning.tiles import view_offset
 from triton_ext.passes.verify_descriptors.memory.allocations import compare_places
-from triton_ext.passes.verify_descriptors.memory.bytes import expected_bytes
+from triton_ext.passes.verify_descriptors.memory.bytes import compare_bytes
 from triton_ext.passes.verify_descriptors.memory.stores import (
     Move,
     Stores,
@@ -59,6 +60,8 @@ from triton_ext.passes.verify_descriptors.running.ptx_trace import (
 )
 from triton_ext.passes.verify_descriptors.running.tensormaps import CREATE, LaunchedWith, is_part
 from triton_ext.passes.verify_descriptors.running.trace_end import Why
+from triton_ext.passes.verify_descriptors.running.trips import whole_launches
+from triton_ext.passes.verify_descriptors.running.turns import Turns
 from triton_ext.passes.verify_descriptors.text.groups import Function, Group
 from triton_ext.passes.verify_descriptors.text.matching import Matching, is_open
 from triton_ext.ptx.parse import Instruction
@@ -76,7 +79,27 @@ _OTHERS = (
 )  # fmt: skip
 _CTA_GROUP = re.compile(r"cta_group::\d")
 _OF_STORES = ("store commit", "store wait")
+_ENDS = ("executions after the first ones", "the end of the PTX", "stores: executed after")
+_CUT_OFF = tuple(f"{name}: after enough" for name in _ENDS[:2]) + _ENDS[2:]
+"""Facts of traces that end before the kernel does, and of those that are long enough."""
+_MOST_THREADS, _BLOCKS_ASKED = 1024, 256
+_MOST_BOUNDS, _MOST_BLOCKS = 12, 6
 _HOW_OFTEN = "how often it is executed, for one choice of arguments,"
+
+
+@dataclass(frozen=True)
+class _Effort:
+    """How much of a launch is looked at.
+
+    Attributes:
+        shorter: the part of the executions, as a divisor.
+        is_first: whether it is the first launch: further threads, and memory elsewhere.
+        all_threads: whether all threads are run that the code tells apart.
+    """
+
+    shorter: int = 1
+    is_first: bool = True
+    all_threads: bool = False
 
 
 @dataclass
@@ -163,7 +186,7 @@ class TraceComparison:
             module, self.ctas, 0, function.module.version,
             lambda instruction: self.position[id(instruction)][1],
         )  # fmt: skip
-        self.unseen, self.is_again = set(self.allowed), False
+        self.unseen, self.effort = set(self.allowed), _Effort()
         self.tracers: dict[bool, Tracer] = {}
 
     def cta_groups(self) -> None:
@@ -188,6 +211,7 @@ class TraceComparison:
                 self.launch, self.lives = first, lives
         self.cluster(traces)
         self.again()
+        self.to_the_end()
         for launch in self.launches[1:]:
             # Another choice of arguments, if with these some instructions are not executed.
             if self.unseen and not result.differences and launch != self.launch:
@@ -203,11 +227,46 @@ class TraceComparison:
         What is not proven was counted the first time.
         """
         result, before, launch = self.result, self.result.unproven.copy(), self.launch
-        self.is_again = True
+        self.effort = _Effort(shorter=_SHORTER, is_first=False)
         for each in others(self.module):
             if not result.differences:
                 self.relaunch(each)
-        self.launch, self.is_again, result.unproven = launch, False, before
+        self.launch, self.effort, result.unproven = launch, _Effort(), before
+
+    def to_the_end(self) -> None:
+        """With few trips of each loop, to the end of all threads that the code tells apart.
+
+        What ended early in launches with many trips is known where these come to the end.
+        """
+        result, launch = self.result, self.launch
+        counted = Counter(
+            {name: n for name, n in result.unproven.items() if not name.startswith(_CUT_OFF)}
+        )
+        ends: Counter[str] = Counter()
+        launched = whole_launches(self.module)
+        for number, each in enumerate(launched):
+            if result.differences:
+                break
+            result.unproven = Counter()
+            self.effort = _Effort(is_first=False, all_threads=not number)
+            self.relaunch(each)
+            if not number:
+                launched += self.further_blocks(each)
+            for name, count in result.unproven.items():
+                if name.startswith(_ENDS) or (not number and name not in counted):
+                    ends[name] = max(ends[name], count)
+        result.unproven = counted | ends
+        self.launch, self.effort = launch, _Effort()
+
+    def further_blocks(self, launch: TrialLaunch) -> list[TrialLaunch]:
+        """The same launch of the blocks that the code tells apart."""
+        turns, found = Turns(self.tracers[False].kernel, self.given()), []
+        for axis, name in enumerate(("%ctaid.x", "%ctaid.y", "%ctaid.z")):
+            for number in turns.of(name, _BLOCKS_ASKED)[:_MOST_BLOCKS]:
+                program, programs = list(launch.program), list(launch.programs)
+                program[axis], programs[axis] = number, max(number + 1, programs[axis])
+                found.append(replace(launch, program=tuple(program), programs=tuple(programs)))
+        return found
 
     def relaunch(self, launch: TrialLaunch) -> None:
         """With other arguments: memory in global scratch begins elsewhere."""
@@ -263,6 +322,7 @@ class TraceComparison:
     def cluster(self, traces: Sequence[PartitionTrace]) -> None:
         """All blocks of a cluster, for one choice of arguments."""
         result, last = self.result, self.function.kernel.instructions[-1]
+        result.blocks.add(self.launch.program)
         for rank in range(self.ctas):
             self.block = replace(self.block, rank=rank)
             partitions = [] if result.differences else self.partitions(traces)
@@ -280,7 +340,9 @@ class TraceComparison:
                     compare_transfers(each.block, result, each.transfers, each.thread.accesses)
             if not result.differences:
                 compare_places(self.module, result, self.lives, result.starts, self.launched.shared)
-            self.bytes(traces)
+            if not self.result.of_the_kernel:
+                is_open = self.ctas > 1 or self.copied_besides
+                compare_bytes(self.result, traces, self.expected, is_open=is_open)
 
     def partitions(self, traces: Sequence[PartitionTrace]) -> list[_Partition]:
         """One block: the first thread of each partition is found by what it executes.
@@ -316,35 +378,70 @@ class TraceComparison:
         return done
 
     def threads(self, tracer: Tracer, first: int, trace: PartitionTrace) -> list[_Partition]:
-        """Some threads of a partition: the first two, and the first ones of some other warps."""
+        """Some threads of a partition, the first of which is the leader."""
         limit, warps = self.instructions(trace), self.warps(trace)
-        limit //= _SHORTER if self.is_again else 1
+        limit //= self.effort.shorter
         thread = tracer.run(first, limit)
+        self.result.threads.add(first)
         self.allocation(first, thread)
         leader = self.partition(trace, thread)
         self.result += leader.found
-        if not self.result.differences and not self.is_again:
+        if not self.result.differences and self.effort.is_first:
             compare_moved(self.result, thread, tracer.run(first, limit // _SHORTER, MOVED))
         done = [leader]
-        # Each bit of a thread's number has its part in the addresses of a tile. A warp's other
-        # lanes follow its first one, which tells them what it shuffles.
-        lanes = (1, 2, 4, 8, 16) if self.moves else (1,)
-        threads = [*((0, lane) for lane in lanes), (1, 0), (2, 0), (4, 0), (warps - 1, 0)]
-        threads += [(warps - 1, WARP_THREADS - 1)] if self.moves else []
-        for warp, lane in dict.fromkeys(threads):
-            if self.is_again or self.result.differences:
+        for warp, lane in self.others_of(first, warps):
+            if self.result.differences:
                 break
-            if warp < warps and (warp or lane):
-                self.block = replace(self.block, warp=warp, lane=lane)
-                number = first + WARP_THREADS * warp + lane
-                most = limit if warp + lane == 1 else limit // _SHORTER
-                found = tracer.run(number, most, stores=False)
-                self.allocation(first, found)
-                done.append(self.partition(trace, found))
-                done[-1].found.unproven.clear()
-                self.result += done[-1].found
+            self.block = replace(self.block, warp=warp, lane=lane)
+            number = first + WARP_THREADS * warp + lane
+            is_cut = self.effort.is_first and warp + lane != 1
+            found = tracer.run(number, limit // _SHORTER if is_cut else limit, stores=False)
+            self.allocation(first, found)
+            done.append(self.partition(trace, found))
+            if self.effort.is_first:  # of which the end was not waited for
+                done[-1].found.unproven = Counter(
+                    {
+                        name: count
+                        for name, count in done[-1].found.unproven.items()
+                        if not name.startswith(_CUT_OFF)
+                        and name not in leader.found.unproven
+                    }
+                )
+            else:
+                done[-1].found.unproven -= leader.found.unproven
+            self.result.threads.add(number)
+            self.result += done[-1].found
         self.block = replace(self.block, warp=0, lane=0)
         return done
+
+    def others_of(self, first: int, warps: int) -> list[tuple[int, int]]:
+        """The (warp, lane) of further threads of a partition that are run.
+
+        Each bit of a thread's number has its part in the addresses of a tile. A warp's other lanes
+        follow its first one, which tells them what it shuffles.
+        """
+        last = (warps - 1, WARP_THREADS - 1)
+        if self.effort.is_first:
+            lanes = (1, 2, 4, 8, 16) if self.moves else (1,)
+            chosen = [*((0, lane) for lane in lanes), (0, last[1]), (1, 0), (2, 0), (4, 0)]
+            chosen += [(warps - 1, 0), *([last] if self.moves else [])]
+        elif self.effort.all_threads:
+            turns = Turns(self.tracers[False].kernel, self.given())
+            bounds = turns.of("%tid.x", min(self.function.threads, _MOST_THREADS))
+            here = [at - first for at in bounds if 0 <= at - first < WARP_THREADS * warps]
+            told = [divmod(at, WARP_THREADS) for at in here[: _MOST_BOUNDS]]
+            chosen = [(0, last[1]), *sorted({*((warp, 0) for warp, _ in told), *told, (last[0], 0)})]
+            chosen.append(last)
+        else:
+            chosen = []
+        found = [each for each in chosen if each[0] < warps and each != (0, 0)]
+        # The first lane of a warp right before its others, if they are of several warps.
+        ordered: list[tuple[int, int]] = []
+        for warp, lane in dict.fromkeys(found):
+            if lane and (not ordered or ordered[-1][0] != warp) and warp:
+                ordered.append((warp, 0))
+            ordered.append((warp, lane))
+        return list(dict.fromkeys(ordered))
 
     def allocation(self, first: int, found: ThreadTrace) -> None:
         """Tensor memory is allocated and freed once, by all threads of the first warp."""
@@ -546,7 +643,7 @@ class TraceComparison:
                 continue  # of a scatter, only the threads that copy wait for it
             if self.next_group(one, kind, result) is None:
                 return False
-            execution.barrier(barrier, events[result.at])
+            execution.followed_by(kind, barrier, events[result.at])
             result.at += 1
         if findings.differences:
             return False
@@ -608,55 +705,6 @@ class TraceComparison:
             group.first for group, _ in self.position.values() if one in self.allowed[id(group)]
         )
         return next(found, self.function.kernel.instructions[-1])
-
-    def bytes(self, traces: Sequence[PartitionTrace]) -> None:
-        """What a barrier is told to expect is what the copies then bring it, or nothing at all.
-
-        (A pipeline may leave out its last copies, but tell the barrier, which nobody waits for.)
-        """
-        result, kind = self.result, "bytes that barriers expect"
-        if result.of_the_kernel:
-            return
-        facts = expected_bytes(traces, self.expected)
-        if facts is None:
-            result.unproven[kind] += 1
-            return
-        for fact in facts:
-            if fact.expected == fact.brought:
-                result.proven[kind] += 1
-            elif (
-                fact.is_sum
-                or self.ctas > 1
-                or self.copied_besides
-                or not fact.brought
-                or fact.told is None
-            ):  # Other blocks, inline assembly, or other means than TMA may take their part.
-                result.unproven[kind] += 1
-            else:
-                lines = listed([_line(each) for each in fact.copies])
-                copies = "copy" if len(fact.copies) == 1 else "copies"
-                bring = "brings" if len(fact.copies) == 1 else "bring"
-                result.of_the_kernel.append(
-                    (
-                        fact.told,
-                        f"{_line(fact.told)} expects {fact.expected} bytes; the {copies} at {lines}"
-                        f" {bring} {fact.brought}",
-                    )
-                )
-                return
-
-
-def _line(operation: Operation) -> str:
-    location = operation.location
-    return f"line {location.line}" if location else operation.name
-
-
-def listed(words: Sequence[str]) -> str:
-    """``line 1``, ``lines 1 and 2``, ``lines 1, 2 and 3``; each once."""
-    words = list(dict.fromkeys(words))
-    if len(words) > 1 and all(word.startswith("line ") for word in words):
-        words = [f"lines {words[0][5:]}", *(word[5:] for word in words[1:])]
-    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def _kinds_of(one: Expected) -> set[str]:

@@ -234,6 +234,8 @@ def _report(
         "unproven": {name: count for name, count in sorted(unproven.items()) if count},
         "not_looked_at": dict(Counter(traces.left_out.values())),
         "not_looked_at_lines": sorted(traces.left_out),
+        "blocks": sorted(traces.blocks),
+        "threads": sorted(traces.threads),
         "proven_fraction": sum(proven.values()) / total if total else 1.0,
     }
 

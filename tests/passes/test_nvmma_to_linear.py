@@ -105,6 +105,7 @@ def test_the_ptx_is_identical(site):
         if "error" in each
     }
     assert not errors
+    assert not any(said["diagnostics"] for each in found for said in each["said"])
     differ = [
         kernel.name
         for kernel, each in zip(kernels, found, strict=True)

@@ -122,6 +122,18 @@ class Execution:
                 self.operation, first.instruction, _EXECUTED, len(group.instructions), len(instance)
             )
 
+    def followed_by(
+        self, kind: str, barrier: Value | None, event: ExecutedInstruction
+    ) -> None:
+        """What follows the operation's own instructions; a product that is not asynchronous waits
+        for all groups."""
+        self.barrier(barrier, event)
+        if kind == "wgmma wait":
+            self.findings.check(
+                "counts", self.operation, event.instruction, "the count", 0,
+                _number(event.operands[-1]),
+            )  # fmt: skip
+
     def barrier(self, value: Value | None, event: ExecutedInstruction) -> None:
         """The mbarrier of an instruction, which is its only address."""
         if value is None:
@@ -133,7 +145,8 @@ class Execution:
     def _numbers(self, one: Expected, event: ExecutedInstruction) -> None:
         """Arrivals, pending groups, and the phase of a wait: what stands behind the address."""
         if one.number is not None:
-            found = event.operands[-1] if len(event.operands) > (one.kind != "store wait") else 1
+            has_address = one.kind not in ("store wait", "wgmma wait")
+            found = event.operands[-1] if len(event.operands) > has_address else 1
             if one.kind == "arrive" and event.instruction.operands[-1][:1] == "[":
                 found = 1
             if self.block.ctas > 1:  # arrivals of several blocks

@@ -62,12 +62,12 @@ def launches(module: MlirModule) -> list[TrialLaunch]:
     """
     short, counts, large = {}, {}, {}
     kernel = module.kernel
-    multiples = _multiples(kernel) if kernel else set()
+    aligned = multiples(kernel) if kernel else set()
     for value in kernel.regions[0].entry.arguments if kernel else ():
         at = value.index
         if value.type in ("i32", "i64"):
             short[at], large[at] = 16 * (21 + at), 16 * (257 + 6 * at)
-            counts[at] = short[at] if value.name in multiples else 4 + at % 4
+            counts[at] = short[at] if value.name in aligned else 4 + at % 4
         elif (value.type or "").startswith("!tt.ptr"):
             short[at] = counts[at] = large[at] = (at + 1) << 40
     return [
@@ -93,7 +93,7 @@ def others(module: MlirModule) -> list[TrialLaunch]:
     ]
 
 
-def _multiples(function: Operation) -> set[str]:
+def multiples(function: Operation) -> set[str]:
     """The arguments with a ``tt.divisibility``."""
     found, name = set(), ""
     for before, token in itertools.pairwise(function.tokens):

@@ -31,7 +31,7 @@ from triton_ext.passes.verify_descriptors.running.poison import (
     UNWRITTEN,
     Poison,
 )
-from triton_ext.passes.verify_descriptors.running.trace_end import ENOUGH, End, Stopped, Why
+from triton_ext.passes.verify_descriptors.running.trace_end import End, Stopped, long
 from triton_ext.passes.verify_descriptors.text.slices import Slicer
 from triton_ext.ptx.folding import destinations
 from triton_ext.ptx.integer_operations import integer_operation, is_float, opcode_width
@@ -52,7 +52,7 @@ _TENSORS = ("mma.", "wgmma.", "tcgen05.ld", "ldmatrix")
 _SHARED = ("ld.shared", "st.shared", "tcgen05.alloc", "shfl")
 """What may leave something for other threads, or depends on what they have left."""
 _ENDS = ("ret", "exit", "trap")
-_MAX_STEPS = 20_000
+_MAX_STEPS = 40_000
 _MOST_BETWEEN = 200
 """Instructions between the ways of a branch on what is not known."""
 
@@ -317,7 +317,7 @@ class Tracer:
                     if step.run is not None:
                         step.run(registers)
                     if len(trace.events) >= limit:
-                        trace.end = ENOUGH
+                        trace.end = long("of them", f"PTX line {step.line}")
                         return trace
                     at += 1
                 elif kind == "branch":
@@ -329,7 +329,8 @@ class Tracer:
                     if not isinstance(index, int) or index >= len(step.goes_to):
                         raise Stopped(f"where PTX line {step.line} branches to is not known")
                     at = step.goes_to[index]
-            trace.end = End(Why.LONG, "after enough instructions")
+            line = instructions[min(at, total - 1)].line
+            trace.end = long("instructions", f"PTX line {line}")
         except Stopped as reason:
             trace.end = reason.end
         return trace
