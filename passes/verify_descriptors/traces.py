@@ -68,6 +68,8 @@ from triton_ext.ptx.parse import Instruction
 
 _PER_OPERATION = 16
 """Executions that are looked at, on average."""
+_TO_THE_END = 4
+"""How many times as much is looked at where loops are to come to their end."""
 _SHORTER = 3
 """How much less is looked at of what most other threads do, of the same one with memory elsewhere,
 and with further arguments."""
@@ -300,7 +302,8 @@ class TraceComparison:
 
     def traced(self) -> list[PartitionTrace]:
         """What each partition of the module executes."""
-        tracer = ModuleTracer(self.module, self.launch, self.wanted, self.offset, self.limit)
+        limit = self.limit if self.effort.is_first else _TO_THE_END * self.limit
+        tracer = ModuleTracer(self.module, self.launch, self.wanted, self.offset, limit)
         found = [tracer.main(), *tracer.others()]
         self.lives = tracer.lives
         return found
@@ -429,19 +432,12 @@ class TraceComparison:
             turns = Turns(self.tracers[False].kernel, self.given())
             bounds = turns.of("%tid.x", min(self.function.threads, _MOST_THREADS))
             here = [at - first for at in bounds if 0 <= at - first < WARP_THREADS * warps]
-            told = [divmod(at, WARP_THREADS) for at in here[: _MOST_BOUNDS]]
-            chosen = [(0, last[1]), *sorted({*((warp, 0) for warp, _ in told), *told, (last[0], 0)})]
-            chosen.append(last)
+            chosen = [divmod(at, WARP_THREADS) for at in here[:_MOST_BOUNDS]]
+            chosen += [(0, last[1]), last]
         else:
             chosen = []
-        found = [each for each in chosen if each[0] < warps and each != (0, 0)]
-        # The first lane of a warp right before its others, if they are of several warps.
-        ordered: list[tuple[int, int]] = []
-        for warp, lane in dict.fromkeys(found):
-            if lane and (not ordered or ordered[-1][0] != warp) and warp:
-                ordered.append((warp, 0))
-            ordered.append((warp, lane))
-        return list(dict.fromkeys(ordered))
+        wanted = {each for each in chosen if each[0] < warps and each != (0, 0)}
+        return sorted(wanted | {(warp, 0) for warp, _ in wanted if warp})
 
     def allocation(self, first: int, found: ThreadTrace) -> None:
         """Tensor memory is allocated and freed once, by all threads of the first warp."""

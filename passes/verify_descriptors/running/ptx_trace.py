@@ -163,6 +163,7 @@ class Tracer:
         self._symbols: dict[int, int] = {}
         self._loads: dict[int, int] = {}
         self._shuffled: dict[int, list[Number]] = {}
+        self._told: dict[Bases, dict[int, list[Number]]] = {}
         self._shuffles: dict[int, int] = {}
         self._lane, self._keeps = 0, True
         self._elsewhere = {
@@ -182,7 +183,7 @@ class Tracer:
         changed = self.given.keys() | given.keys()
         self.given = given
         self._memories.clear()
-        self._shuffled = {}
+        self._told.clear()
         for (text, _), slot in self._slots.items():
             if text in changed:
                 self._initial[slot] = self._value_of(text)
@@ -266,7 +267,8 @@ class Tracer:
         self._loads, self._shuffles = {}, {}
         self._lane = thread % WARP_THREADS
         if not self._lane:
-            self._shuffled = {}
+            self._told[bases] = {}
+        self._shuffled = self._told.setdefault(bases, {})
         special = {"%tid.x": thread, "%laneid": thread % WARP_THREADS, "%tid.y": 0, "%tid.z": 0}
         for name, value in special.items():
             self._initial[self._slot(name, ())] = value
