@@ -60,7 +60,7 @@ from triton_ext.passes.verify_descriptors.running.ptx_trace import (
 )
 from triton_ext.passes.verify_descriptors.running.tensormaps import CREATE, LaunchedWith, is_part
 from triton_ext.passes.verify_descriptors.running.trace_end import Why
-from triton_ext.passes.verify_descriptors.running.trips import whole_launches
+from triton_ext.passes.verify_descriptors.running.trips import whole_launches, without_trips
 from triton_ext.passes.verify_descriptors.running.turns import Turns
 from triton_ext.passes.verify_descriptors.text.groups import Function, Group
 from triton_ext.passes.verify_descriptors.text.matching import Matching, is_open
@@ -214,10 +214,15 @@ class TraceComparison:
         self.cluster(traces)
         self.again()
         self.to_the_end()
-        for launch in self.launches[1:]:
+        self.effort, before = _Effort(is_first=False), result.unproven.copy()
+        for launch in [*self.launches[1:], *without_trips(self.module)]:
             # Another choice of arguments, if with these some instructions are not executed.
             if self.unseen and not result.differences and launch != self.launch:
                 self.relaunch(launch)
+        # What is cut off here came to its end before, but for what nothing else executes.
+        result.unproven = before | Counter(
+            {name: n for name, n in result.unproven.items() if not name.startswith(_CUT_OFF)}
+        )
         if self.unseen and not result.differences:
             result.unproven["executions: never, for all choices of arguments"] += len(self.unseen)
         self.leave_out()

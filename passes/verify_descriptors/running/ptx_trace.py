@@ -450,6 +450,8 @@ class Tracer:
             return self._packed(instruction, targets)
         if base == "ld" and ".param" in opcode and len(targets) == 1 and ".v" not in opcode:
             return _applied(targets, [self._slot(operands[1].replace(" ", ""), ())], lambda a: a)
+        if base == "setp" and len(operands) == 4:
+            return self._compared_and_combined(instruction, targets)
         if opcode.startswith("shfl.sync.idx"):
             return self._first_lane(instruction, targets)
         slots = [
@@ -505,6 +507,28 @@ class Tracer:
                 self._shuffles[key] = at + 1
                 value = said[at] if at < len(said) else None
             registers[targets[0]] = value
+
+        return run
+
+    def _compared_and_combined(
+        self, instruction: Instruction, targets: list[int]
+    ) -> Callable[[Registers], None]:
+        """``setp.ne.and.b32 %p1, %r1, %r2, %p2``: a comparison, combined with a predicate."""
+        base, comparison, combination, *types = instruction.opcode.split(".")
+        compared = integer_operation(".".join((base, comparison, *types)))
+        combined = integer_operation(f"{combination}.pred")
+        if compared is None or combined is None or len(targets) != 1:
+            return _constants({}, targets)
+        left, right, last = instruction.operands[1:]
+        slots = [self._slot(text.lstrip("!"), instruction.scope) for text in (left, right, last)]
+        compare, combine, flips = on_numbers(compared), on_numbers(combined), last[:1] == "!"
+
+        def run(registers: Registers) -> None:
+            a, b, other = (registers[slot] for slot in slots)
+            if flips and isinstance(other, int):
+                other = 1 - other
+            found = combine(compare(a, b), other)
+            registers[targets[0]] = _unknown(registers, slots) if found is None else found
 
         return run
 

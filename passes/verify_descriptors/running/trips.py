@@ -7,6 +7,7 @@ elements more or less; and only if the loop is followed to its end.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from triton_ext.mlir.arith import integer_constant, integer_operation
 from triton_ext.mlir.memory_flow import forwarded
@@ -43,6 +44,15 @@ def whole_launches(module: MlirModule) -> list[TrialLaunch]:
                 arguments[at] = tile * (2 + at % 2) + beside
         found.append(TrialLaunch(arguments, block, _PROGRAMS))
     return found
+
+
+def without_trips(module: MlirModule) -> list[TrialLaunch]:
+    """The first such launch, with one size in turn that is 0: its loops make no trip."""
+    first = whole_launches(module)[:1]
+    sizes = [value.index for value, tile in _tiles(module).items() if tile > 1]
+    return [
+        replace(each, arguments={**each.arguments, size: 0}) for each in first for size in sizes
+    ]
 
 
 def _tiles(module: MlirModule) -> Mapping[Value, int]:
