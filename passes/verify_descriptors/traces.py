@@ -24,6 +24,7 @@ from triton_ext.passes.verify_descriptors.meaning.tiles import view_offset
 from triton_ext.passes.verify_descriptors.memory.allocations import compare_places
 from triton_ext.passes.verify_descriptors.memory.bytes import compare_bytes
 from triton_ext.passes.verify_descriptors.memory.stores import (
+    DATA_OF_STORES,
     Move,
     Stores,
     moves,
@@ -44,6 +45,7 @@ from triton_ext.passes.verify_descriptors.running.launches import (
     launches,
     others,
 )
+from triton_ext.passes.verify_descriptors.running.legality import BOUND_TO_RULES, check_legality
 from triton_ext.passes.verify_descriptors.running.mlir_trace import (
     ExecutedOperation,
     Life,
@@ -184,6 +186,13 @@ class TraceComparison:
         self.chosen += [
             each for each in function.kernel.instructions if each.opcode.startswith(ALLOCATION)
         ]
+        self.compared_lines = {each.line for each in self.chosen}
+        known = set(map(id, self.chosen))
+        self.chosen += [
+            each
+            for each in function.kernel.instructions
+            if each.opcode.startswith(BOUND_TO_RULES) and id(each) not in known
+        ]
         self.block = Block(
             module, self.ctas, 0, function.module.version,
             lambda instruction: self.position[id(instruction)][1],
@@ -300,7 +309,9 @@ class TraceComparison:
             is_transfer = instruction.opcode.startswith("tcgen05.")
             if transfers_left if is_transfer else instruction.line not in self.result.compared:
                 left[instruction.line] = unclaimed(instruction)
-        known = {each.line for each in self.chosen} | left.keys()
+            elif not is_transfer:
+                left[instruction.line] = DATA_OF_STORES
+        known = self.compared_lines | left.keys()
         for each in self.function.kernel.instructions:
             if each.opcode.startswith(_OTHERS) and each.line not in known:
                 left[each.line] = f"other instructions: {each.opcode.partition('::')[0]}"
@@ -392,6 +403,7 @@ class TraceComparison:
         thread = tracer.run(first, limit)
         self.result.threads.add(first)
         self.allocation(first, thread)
+        check_legality(self.result, thread)
         leader = self.partition(trace, thread)
         self.result += leader.found
         if not self.result.differences and self.effort.is_first:
@@ -405,6 +417,7 @@ class TraceComparison:
             is_cut = self.effort.is_first and warp + lane != 1
             found = tracer.run(number, limit // _SHORTER if is_cut else limit, stores=False)
             self.allocation(first, found)
+            check_legality(self.result, found)
             done.append(self.partition(trace, found))
             if self.effort.is_first:  # of which the end was not waited for
                 done[-1].found.unproven = Counter(

@@ -48,6 +48,12 @@ _REPORT_BUG = (
     "the compiled kernel does not do what the TTGIR says; do not run it. Compile it with another"
     " release of Triton or another layout, and report the difference upstream"
 )
+_LOOKED_AT = (
+    "facts of descriptors, opcodes and counts in the text, and of the executed TMA copies, MMAs,"
+    " wgmma groups, mbarrier operations, transfers of tensor memory and the bytes that stores fill"
+)
+"""Not among them are data, loads from shared memory, scratch memory, fences, ``bar.sync`` and
+``tcgen05.wait``."""
 _MAX_DIAGNOSTICS = 20
 _ROWS_WITHOUT_SWIZZLE = (
     " (a known fault: Triton 3.8 and 3.9 give a tile that is stored row by row, without a swizzle,"
@@ -237,6 +243,7 @@ def _report(
         "blocks": sorted(traces.blocks),
         "threads": sorted(traces.threads),
         "proven_fraction": sum(proven.values()) / total if total else 1.0,
+        "proven_fraction_of": _LOOKED_AT,
     }
 
 
@@ -260,5 +267,8 @@ def _render(kernel: str, report: Any, options: VerifyOptions) -> str:
         for name, count in report["operations_not_derived"].items()
     ]
     lines += [f"  not looked at: {count} {name}" for name, count in report["not_looked_at"].items()]
-    lines.append(f"  {report['proven_fraction']:.1%} of what was looked at is proven")
+    runs = len(report["blocks"]), len(report["threads"])
+    lines.append(f"  run for {runs[0]} blocks, and {runs[1]} threads of them")
+    share = f"{report['proven_fraction']:.1%}"
+    lines.append(f"  {share} is proven, of the {report['proven_fraction_of']}")
     return "\n".join(lines)
