@@ -62,7 +62,7 @@ from triton_ext.passes.verify_descriptors.running.ptx_trace import (
 )
 from triton_ext.passes.verify_descriptors.running.tensormaps import CREATE, LaunchedWith, is_part
 from triton_ext.passes.verify_descriptors.running.trace_end import Why
-from triton_ext.passes.verify_descriptors.running.trips import whole_launches, without_trips
+from triton_ext.passes.verify_descriptors.running.trips import short_launches, whole_launches
 from triton_ext.passes.verify_descriptors.running.turns import Turns
 from triton_ext.passes.verify_descriptors.text.groups import Function, Group
 from triton_ext.passes.verify_descriptors.text.matching import Matching, is_open
@@ -224,7 +224,7 @@ class TraceComparison:
         self.again()
         self.to_the_end()
         self.effort, before = _Effort(is_first=False), result.unproven.copy()
-        for launch in [*self.launches[1:], *without_trips(self.module)]:
+        for launch in self.launches[1:]:
             # Another choice of arguments, if with these some instructions are not executed.
             if self.unseen and not result.differences and launch != self.launch:
                 self.relaunch(launch)
@@ -259,7 +259,7 @@ class TraceComparison:
             {name: n for name, n in result.unproven.items() if not name.startswith(_CUT_OFF)}
         )
         ends: Counter[str] = Counter()
-        launched = whole_launches(self.module)
+        launched = [*whole_launches(self.module), *short_launches(self.module)]
         for number, each in enumerate(launched):
             if result.differences:
                 break

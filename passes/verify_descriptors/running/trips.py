@@ -46,12 +46,23 @@ def whole_launches(module: MlirModule) -> list[TrialLaunch]:
     return found
 
 
-def without_trips(module: MlirModule) -> list[TrialLaunch]:
-    """The first such launch, with one size in turn that is 0: its loops make no trip."""
-    first = whole_launches(module)[:1]
-    sizes = [value.index for value, tile in _tiles(module).items() if tile > 1]
+def short_launches(module: MlirModule) -> list[TrialLaunch]:
+    """The first such launch, with the size that the innermost loop counts to on both sides of no
+    trip, one and two: a pipeline's start and end ask for these.
+    """
+    launches = whole_launches(module)
+    sizes = {value: tile for value, tile in _tiles(module).items() if tile > 1}
+    if not launches or not sizes or module.kernel is None:
+        return []
+    value = max(sizes, key=lambda each: each.index)
+    tile, step = sizes[value], _STEP if value.name in multiples(module.kernel) else 1
+    edges = {
+        trips * tile + beside for trips in range(3) for beside in (-step, 0, step)
+    }  # fmt: skip
     return [
-        replace(each, arguments={**each.arguments, size: 0}) for each in first for size in sizes
+        replace(launches[0], arguments={**launches[0].arguments, value.index: edge})
+        for edge in sorted(edges)
+        if edge >= 0
     ]
 
 
