@@ -9,23 +9,20 @@ of buffers, the barriers and the tensor memory that the operation names this tim
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.mlir.module import Operation, Value
-from triton_ext.passes.shared_accesses import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.expectations import ModuleExpectations
-from triton_ext.passes.verify_descriptors.meaning.expected import Expected, predicate_of
-from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD, kind_of
+from triton_ext.passes.verify_descriptors.meaning.expected import Expected
+from triton_ext.passes.verify_descriptors.meaning.kinds import kind_of
 from triton_ext.passes.verify_descriptors.meaning.tiles import view_offset
 from triton_ext.passes.verify_descriptors.memory.allocations import compare_places
 from triton_ext.passes.verify_descriptors.memory.bytes import compare_bytes
 from triton_ext.passes.verify_descriptors.memory.stores import (
     DATA_OF_STORES,
-    Move,
     Stores,
     moves,
     observed,
@@ -33,10 +30,9 @@ from triton_ext.passes.verify_descriptors.memory.stores import (
 )
 from triton_ext.passes.verify_descriptors.memory.transfers import (
     compare_transfers,
-    memory_of,
     transfers,
 )
-from triton_ext.passes.verify_descriptors.running.executions import Block, Execution
+from triton_ext.passes.verify_descriptors.running.executions import Block
 from triton_ext.passes.verify_descriptors.running.findings import Findings
 from triton_ext.passes.verify_descriptors.running.launches import (
     BASES,
@@ -47,7 +43,6 @@ from triton_ext.passes.verify_descriptors.running.launches import (
 )
 from triton_ext.passes.verify_descriptors.running.legality import BOUND_TO_RULES, check_legality
 from triton_ext.passes.verify_descriptors.running.mlir_trace import (
-    ExecutedOperation,
     Life,
     ModuleTracer,
     PartitionTrace,
@@ -55,7 +50,6 @@ from triton_ext.passes.verify_descriptors.running.mlir_trace import (
 )
 from triton_ext.passes.verify_descriptors.running.moved import compare_moved
 from triton_ext.passes.verify_descriptors.running.ptx_trace import (
-    ExecutedInstruction,
     ThreadTrace,
     Tracer,
     generic_address,
@@ -64,9 +58,9 @@ from triton_ext.passes.verify_descriptors.running.tensormaps import CREATE, Laun
 from triton_ext.passes.verify_descriptors.running.trace_end import Why
 from triton_ext.passes.verify_descriptors.running.trips import short_launches, whole_launches
 from triton_ext.passes.verify_descriptors.running.turns import Turns
+from triton_ext.passes.verify_descriptors.sequences import Partition, Sequences
 from triton_ext.passes.verify_descriptors.text.groups import Function, Group
 from triton_ext.passes.verify_descriptors.text.matching import Matching, is_open
-from triton_ext.ptx.parse import Instruction
 
 _PER_OPERATION = 16
 """Executions that are looked at, on average."""
@@ -75,7 +69,6 @@ _TO_THE_END = 4
 _SHORTER = 3
 """How much less is looked at of what most other threads do, of the same one with memory elsewhere,
 and with further arguments."""
-_THIS_ONE = "the operation that is executed here, for one choice of arguments,"
 ALLOCATION = ("tcgen05.alloc", "tcgen05.dealloc")
 _OTHERS = (
     "cp.async.bulk", "mbarrier.", "tcgen05.shift", "st.async", "red.async", "tensormap.",
@@ -88,7 +81,6 @@ _CUT_OFF = tuple(f"{name}: after enough" for name in _ENDS[:2]) + _ENDS[2:]
 """Facts of traces that end before the kernel does, and of those that are long enough."""
 _MOST_THREADS, _BLOCKS_ASKED = 1024, 256
 _MOST_BOUNDS, _MOST_BLOCKS = 12, 6
-_HOW_OFTEN = "how often it is executed, for one choice of arguments,"
 
 
 @dataclass(frozen=True)
@@ -106,30 +98,7 @@ class _Effort:
     all_threads: bool = False
 
 
-@dataclass
-class _Partition:
-    """A partition of one block, and the thread that is compared with it.
-
-    Attributes:
-        block: the block, and which thread of the partition it is.
-        thread: the instructions that are looked at.
-        found: what the comparison found.
-        at: how many of the thread's events are compared.
-        pending: moves since the last operation that has instructions.
-        moves: the executed operations that store tensors.
-        transfers: the executed operations on tensor memory.
-    """
-
-    block: Block
-    thread: ThreadTrace
-    found: Findings
-    at: int = 0
-    pending: list[Move] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)
-    transfers: list[Move] = field(default_factory=list)
-
-
-class TraceComparison:
+class TraceComparison(Sequences):
     """Runs both, and compares.
 
     Args:
@@ -363,7 +332,7 @@ class TraceComparison:
                 is_open = self.ctas > 1 or self.copied_besides
                 compare_bytes(self.result, traces, self.expected, is_open=is_open)
 
-    def partitions(self, traces: Sequence[PartitionTrace]) -> list[_Partition]:
+    def partitions(self, traces: Sequence[PartitionTrace]) -> list[Partition]:
         """One block: the first thread of each partition is found by what it executes.
 
         Of all blocks but the first one, what they copy by TMA.
@@ -396,7 +365,7 @@ class TraceComparison:
             self.result.unproven["partitions whose threads are not found"] += len(left)
         return done
 
-    def threads(self, tracer: Tracer, first: int, trace: PartitionTrace) -> list[_Partition]:
+    def threads(self, tracer: Tracer, first: int, trace: PartitionTrace) -> list[Partition]:
         """Some threads of a partition, the first of which is the leader."""
         limit, warps = self.instructions(trace), self.warps(trace)
         limit //= self.effort.shorter
@@ -424,8 +393,7 @@ class TraceComparison:
                     {
                         name: count
                         for name, count in done[-1].found.unproven.items()
-                        if not name.startswith(_CUT_OFF)
-                        and name not in leader.found.unproven
+                        if not name.startswith(_CUT_OFF) and name not in leader.found.unproven
                     }
                 )
             else:
@@ -530,195 +498,6 @@ class TraceComparison:
         numbers["%cluster_ctarank"] = rank
         numbers["%cluster_nctarank"] = self.ctas
         return numbers
-
-    def is_compared(self, one: Expected | None) -> bool:
-        """Whether an operation is looked at in this block.
-
-        Which blocks issue an MMA, or a copy of what several hold, is not said in the TTGIR.
-        """
-        if one is None or not self.block.rank:
-            return one is not None
-        if one.kind != "tma" or "multicast" in one.operation.attributes:
-            return False
-        memory = self.module.memory(one.tile) if one.tile and one.barrier is None else None
-        encoding = parsed_encoding(memory.encoding) if memory else None
-        # Of what several blocks hold alike, one of them stores it.
-        return encoding is None or all(map(any, getattr(encoding, "cga_layout", ())))
-
-    def is_followed(self, instruction: Instruction) -> bool:
-        """Whether an instruction is looked at in this block."""
-        if is_part(instruction.opcode):
-            return not (self.block.rank or self.block.warp or self.block.lane)
-        if id(instruction) not in self.position:
-            return False
-        group = self.position[id(instruction)][0]
-        allowed = self.allowed[id(group)]
-        if self.block.warp and not allowed.isdisjoint(self.gathers):
-            return False
-        if self.block.rank and group.is_in_order:
-            return False
-        return not self.block.rank or all(
-            self.is_compared(one) for one in self.expected.values() if id(one) in allowed
-        )
-
-    # ------------------------------------------------------------------------------ sequences
-
-    def partition(self, expected: PartitionTrace, found: ThreadTrace) -> _Partition:
-        """One partition's operations, one after the other."""
-        followed = [i for i, each in enumerate(found.events) if self.is_followed(each.instruction)]
-        events = [found.events[i] for i in followed]
-        accesses = [
-            (instruction, address, bisect_left(followed, when))
-            for instruction, address, when in found.accesses
-        ]
-        findings = Findings(starts=dict(self.result.starts))
-        thread = ThreadTrace(found.poison, events, accesses, found.end)
-        result = _Partition(self.block, thread, findings)
-        if not all(self.execution(event, result) for event in expected.events):
-            return result
-        if expected.end.is_early or found.end.is_early:
-            if result.pending:
-                after = "stores: executed after the end of the trace"
-                findings.unproven[after] += len(result.pending)
-        else:
-            result.moves += result.pending
-        if expected.end.is_early:
-            findings.unproven[f"executions after the first ones: {expected.end.words}"] += 1
-        elif result.at < len(events):
-            findings.differ(
-                None, events[result.at].instruction, _HOW_OFTEN, "as often as its operation",
-                "more often",
-            )  # fmt: skip
-        elif found.poison is not None:
-            findings.differ(
-                None, found.poison[0], "its condition", "one of the kernel's", found.poison[1]
-            )
-        elif found.end.is_early:
-            findings.unproven[f"the end of the PTX: {found.end.words}"] += 1
-        return result
-
-    def execution(self, event: ExecutedOperation, result: _Partition) -> bool:
-        """The next operation; whether the rest can be compared, too."""
-        findings, operation, events = result.found, event.operation, result.thread.events
-        execution, block = Execution(self.block, result.found, event), self.block
-        if operation.name == CREATE:
-            if not (block.rank or block.warp or block.lane):
-                count = execution.make_descriptor(events[result.at :])
-                result.at += count
-                if not count:
-                    return False
-            if not block.warp:
-                result.at += execution.ending(events[result.at :])
-            return True
-        one = self.expected.get(id(operation))
-        if id(operation) in self.transfers:
-            *_, last = event.operands or (1,)
-            if operation.name != "ttng.tmem_store" or last == 1:
-                memory = memory_of(operation)
-                is_new = memory in operation.results
-                address = (memory, 0) if is_new else execution.values.get(memory)
-                result.transfers.append(Move(operation, address, result.at))
-            return True
-        if one is None:
-            is_new = operation.name == "ttg.local_alloc"
-            target = (operation.results[0], 0) if is_new else event.operands[1]
-            result.pending.append(Move(operation, target, result.at))
-            return True
-        if not self.is_compared(one):
-            return True
-        predicate = predicate_of(operation)
-        holds = 1 if predicate is None else execution.values.get(predicate)
-        if not isinstance(holds, int):
-            findings.unproven["executions: a predicate is not known"] += 1
-            return False
-        if not holds:
-            return True
-        if block.takes_part(one):
-            group = self.next_group(one, one.kind, result)
-            if group is None:
-                return False
-            instance = self.instance(events, result.at)
-            is_last = result.at + len(instance) == len(events)
-            if is_last and result.thread.end.is_early and len(instance) < len(group.instructions):
-                self.stopped(result, operation)
-                return False
-            execution.compare(one, group, instance)
-            result.at += len(instance)
-        for kind, barrier, condition in one.after:
-            holds = 1 if condition is None else execution.values.get(condition)
-            if not isinstance(holds, int):
-                findings.unproven["executions: a predicate is not known"] += 1
-                return False
-            if block.rank or not holds or not (kind in BY_EACH_THREAD or block.takes_part(one)):
-                continue
-            if one.rows and (
-                result.at >= len(events) or kind_of(events[result.at].instruction) != kind
-            ):
-                continue  # of a scatter, only the threads that copy wait for it
-            if self.next_group(one, kind, result) is None:
-                return False
-            execution.followed_by(kind, barrier, events[result.at])
-            result.at += 1
-        if findings.differences:
-            return False
-        findings.proven["executions"] += 1
-        # What follows the last event of a trace that ends early may not be in it.
-        reached = len(events) - int(result.thread.end.is_early)
-        while result.pending and result.pending[0].when <= reached:
-            result.moves.append(result.pending.pop(0))
-        return True
-
-    def next_group(self, one: Expected, kind: str, result: _Partition) -> Group | None:
-        """The group of the next event, which must be of an operation; None if it is not."""
-        if result.at >= len(result.thread.events):
-            self.stopped(result, one.operation)
-            return None
-        first = result.thread.events[result.at].instruction
-        group = None if is_part(first.opcode) else self.position[id(first)][0]
-        if group is None or group.kind != kind or id(one) not in self.allowed[id(group)]:
-            is_ = CREATE if group is None else "another one"
-            result.found.differ(one.operation, first, _THIS_ONE, one.operation.name, is_)
-            return None
-        return group
-
-    def instance(self, events: Sequence[ExecutedInstruction], at: int) -> list[ExecutedInstruction]:
-        """The events of one execution of a group."""
-        group, index = self.position[id(events[at].instruction)]
-        found = [events[at]]
-        for event in events[at + 1 :]:
-            other, position = self.position.get(id(event.instruction), (None, 0))
-            if other is not group or position <= index:
-                break
-            found.append(event)
-            index = position
-        return found
-
-    def stopped(self, result: _Partition, operation: Operation) -> None:
-        """The PTX executes no more, but the module does."""
-        end = result.thread.end.words
-        if result.thread.poison is not None:
-            instruction, poison = result.thread.poison
-            result.found.differ(
-                operation, instruction, "its condition", "one of the kernel's", poison
-            )
-            return
-        if not end and any(each.name == "tt.assert" for each in self.module.operations):
-            end = "an assertion may fail"
-        if end:
-            result.found.unproven[f"executions after the first ones: {end}"] += 1
-        else:
-            result.found.differ(
-                operation, self.first_of(operation), _HOW_OFTEN, "as often as its operation",
-                "less often",
-            )  # fmt: skip
-
-    def first_of(self, operation: Operation) -> Instruction:
-        """An instruction that an operation may have become."""
-        one = id(self.expected[id(operation)])
-        found = (
-            group.first for group, _ in self.position.values() if one in self.allowed[id(group)]
-        )
-        return next(found, self.function.kernel.instructions[-1])
 
 
 def _kinds_of(one: Expected) -> set[str]:

@@ -147,8 +147,8 @@ def _of_an_unknown_release(found: Diagnostic, release: str) -> Diagnostic:
     return replace(
         found,
         severity="warning",
-        help=f"Triton {release} is a release or a fork that verify-descriptors does not know: it may"
-        " be lowered in another way, and be right; compare with Triton 3.7 to 3.9, or the emulator",
+        help=f"Triton {release} is a release or a fork that verify-descriptors does not know: the"
+        " kernel may be lowered in another way, and be right; compare with Triton 3.7 to 3.9, or the emulator",
     )
 
 

@@ -8,11 +8,11 @@ import pytest
 from pass_corpus import corpus
 from ptx_corruptions import Editor
 
+from triton_ext.mlir.module import MlirModule
 from triton_ext.passes import Compilation, Outcome, get_pass
 from triton_ext.passes.verify_descriptors.memory.stores import DATA_OF_STORES
 from triton_ext.passes.verify_descriptors.running.trips import whole_launches
 from triton_ext.passes.verify_descriptors.running.turns import Turns
-from triton_ext.mlir.module import MlirModule
 from triton_ext.ptx.parse import parse_ptx
 
 VERIFY = get_pass("verify-descriptors")
@@ -70,7 +70,9 @@ def test_what_a_size_is_compared_with():
     missed = [
         new
         for found, new in changes
-        if not errors(verified(NVFP4, lambda _, f=found, n=new: ptx[: f.start()] + n + ptx[f.end() :]))
+        if not errors(
+            verified(NVFP4, lambda _, f=found, n=new: ptx[: f.start()] + n + ptx[f.end() :])
+        )
     ]
     assert missed == []
 
@@ -108,7 +110,10 @@ def test_groups_of_products(opcode):
             changes = [editor.dropped(one), editor.replaced(one, lambda line: f"{line}\n{line}")]
             if "wait" in opcode:
                 less = editor.replaced(
-                    one, lambda line: re.sub(r"aligned (\d)", lambda m: f"aligned {int(m[1]) + 1}", line)
+                    one,
+                    lambda line: re.sub(
+                        r"aligned (\d)", lambda m: f"aligned {int(m[1]) + 1}", line
+                    ),
                 )
                 changes.append(less)
             for changed in changes:

@@ -58,7 +58,9 @@ def test_stages_of_a_pipelined_copy(columns):
         assert results.of("verify-descriptors")[0].report["unproven"] == {}
 
 
-BULK = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{}], [%rd99998], {}, [{}];"
+BULK = (
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{}], [%rd99998], {}, [{}];"
+)
 WRONG = {
     "an address": (BULK.format("%r99998+8", 64, "%r99998"), "multiple of 16"),
     "a size": (BULK.format("%r99998", 72, "%r99998"), "multiple of 16"),

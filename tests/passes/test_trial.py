@@ -67,7 +67,7 @@ def linear_pass(**more):
 
 def test_the_process_lives():
     """The pass is told which assertion failed; a change that may be left out is."""
-    with pytest.raises(PassCompilationError, match="Triton aborts: .*SIGABRT: Assertion `size =="):
+    with pytest.raises(PassCompilationError, match=r"Triton aborts: .*SIGABRT: Assertion `size =="):
         compile_to_ptx(SOURCE, linear_pass(), arch=90)
     plain, _ = compile_to_ptx(SOURCE, arch=90)
     with pytest.warns(PassWarning, match="stays as it was"):

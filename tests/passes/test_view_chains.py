@@ -1,4 +1,4 @@
-"""A few chains of views, by a fixed seed, through every pass; `make oracle` has 500 of a new one."""
+"""A few chains of views, by a fixed seed, through every pass; `make oracle` has 500 more."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Chains of views of shared memory, made by machine, through every pass and the emulated GPU.
 
-A tile of nvmma, swizzled, shared-linear or padded memory is filled from registers or by TMA; a chain
-of index, slice, permute, reshape and reinterpret leads to the view that a product, a load, or a TMA
-store reads. A right answer without passes must be one with each of them, and no pass may complain.
+A tile of nvmma, swizzled, shared-linear or padded memory is filled from registers or by TMA; a
+chain of index, slice, permute and reshape leads to the view that a product, a load, or a TMA store
+reads. A right answer without passes must be one with each of them, and no pass may complain.
 
 ``python tests/support/view_chains.py --seed N --count N`` prints what went wrong, and fails then.
 Each chain runs in a fork: where Triton itself aborts or refuses, no pass is asked.
@@ -48,16 +48,14 @@ WITH_OUTPUT = frozenset(PASSES) - {"lint-shared"}
 @gluon.jit
 def viewed(tile, CHAIN: gl.constexpr, AT: gl.constexpr):
     """The end of a chain of views; each step is a name and its arguments."""
-    if AT == len(CHAIN):
+    if len(CHAIN) == AT:
         return tile
-    else:
-        STEP: gl.constexpr = CHAIN[AT]
-        if STEP[0] == "slice":
-            return viewed(tile.slice(STEP[2], STEP[3], dim=STEP[1]), CHAIN, AT + 1)
-        elif STEP[0] == "permute":
-            return viewed(tile.permute(STEP[1]), CHAIN, AT + 1)
-        else:
-            return viewed(tile.reshape(STEP[1]), CHAIN, AT + 1)
+    STEP: gl.constexpr = CHAIN[AT]
+    if STEP[0] == "slice":
+        return viewed(tile.slice(STEP[2], STEP[3], dim=STEP[1]), CHAIN, AT + 1)
+    if STEP[0] == "permute":
+        return viewed(tile.permute(STEP[1]), CHAIN, AT + 1)
+    return viewed(tile.reshape(STEP[1]), CHAIN, AT + 1)
 
 
 @gluon.jit
@@ -243,7 +241,10 @@ def run(job) -> dict:
             if not launch():
                 return {"chain": repr(one), "skipped": "wrong without passes"}
         except Exception as error:
-            return {"chain": repr(one), "skipped": f"{type(error).__name__}: {str(error.__cause__ or error)[-300:]}"}
+            return {
+                "chain": repr(one),
+                "skipped": f"{type(error).__name__}: {str(error.__cause__ or error)[-300:]}",
+            }
         for name in PASSES:
             text = f"{name}{{output=none}}" if name in WITH_OUTPUT else name
             try:

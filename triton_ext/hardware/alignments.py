@@ -37,13 +37,15 @@ class AlignmentRule:
 
 
 BOX = AlignmentRule(
-    "shared address {} of a box", SMEM_ALIGNMENT, 'PTX ISA 9.0, "cp.async.bulk.tensor": dstMem, srcMem'
+    "shared address {} of a box",
+    SMEM_ALIGNMENT,
+    'PTX ISA 9.0, "cp.async.bulk.tensor": dstMem, srcMem',
 )
-BULK_ADDRESS = AlignmentRule(
-    "bulk copy: {}", 16, 'PTX ISA 9.0, "cp.async.bulk": dstMem, srcMem'
-)
+BULK_ADDRESS = AlignmentRule("bulk copy: {}", 16, 'PTX ISA 9.0, "cp.async.bulk": dstMem, srcMem')
 BULK_SIZE = AlignmentRule("bulk copy: size {}", 16, 'PTX ISA 9.0, "cp.async.bulk": size')
-TENSOR_MAP = AlignmentRule("tensor map address {}", TENSOR_MAP_ALIGNMENT, "CUDA driver API, cuTensorMapEncodeTiled")
+TENSOR_MAP = AlignmentRule(
+    "tensor map address {}", TENSOR_MAP_ALIGNMENT, "CUDA driver API, cuTensorMapEncodeTiled"
+)
 MBARRIER = AlignmentRule("mbarrier address {}", 8, 'PTX ISA 9.0, "mbarrier": alignment')
 RESPONSE = AlignmentRule(
     "response address {}", 16, 'PTX ISA 9.0, "clusterlaunchcontrol.try_cancel": addr'

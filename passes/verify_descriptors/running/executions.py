@@ -122,9 +122,7 @@ class Execution:
                 self.operation, first.instruction, _EXECUTED, len(group.instructions), len(instance)
             )
 
-    def followed_by(
-        self, kind: str, barrier: Value | None, event: ExecutedInstruction
-    ) -> None:
+    def followed_by(self, kind: str, barrier: Value | None, event: ExecutedInstruction) -> None:
         """What follows the operation's own instructions; a product that is not asynchronous waits
         for all groups."""
         self.barrier(barrier, event)

@@ -47,9 +47,7 @@ class Turns:
             if run is None or not run[1]:
                 continue
             values = [run[0](number) for number in range(count)]
-            changes = [
-                number for number in range(1, count) if values[number] != values[number - 1]
-            ]
+            changes = [number for number in range(1, count) if values[number] != values[number - 1]]
             if len(changes) <= _MOST:
                 found.update(at for each in changes for at in (each - 1, each))
         return sorted(found)

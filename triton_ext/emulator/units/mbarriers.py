@@ -89,9 +89,10 @@ def find(cta: Cta, address: int, agent: int | None = None, clock: Clock | None =
     barrier = target.mbarriers.get(address & OFFSET_MASK)
     if barrier is None:
         aligned = f", which is no multiple of {MBARRIER.multiple}"
+        aligned = aligned if MBARRIER.broken(address) else ""
         raise BarrierFault(
             f"no mbarrier is initialised at shared address"
-            f" {name_of(target, address & OFFSET_MASK)}{aligned if MBARRIER.broken(address) else ''}"
+            f" {name_of(target, address & OFFSET_MASK)}{aligned}"
         )
     seen = clock.seen if clock else None if agent is None else cta.cluster.clocks.seen[agent]
     if seen is not None and seen[barrier.made_by] < barrier.made_at:
