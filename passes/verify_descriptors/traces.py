@@ -248,9 +248,7 @@ class TraceComparison(Sequences):
         turns, found = Turns(self.tracers[False].kernel, self.given()), []
         for axis, name in enumerate(("%ctaid.x", "%ctaid.y", "%ctaid.z")):
             for number in turns.of(name, _BLOCKS_ASKED)[:_MOST_BLOCKS]:
-                program, programs = list(launch.program), list(launch.programs)
-                program[axis], programs[axis] = number, max(number + 1, programs[axis])
-                found.append(replace(launch, program=tuple(program), programs=tuple(programs)))
+                found.append(launch.at_block(axis, number))
         return found
 
     def relaunch(self, launch: TrialLaunch) -> None:

@@ -148,7 +148,8 @@ def _of_an_unknown_release(found: Diagnostic, release: str) -> Diagnostic:
         found,
         severity="warning",
         help=f"Triton {release} is a release or a fork that verify-descriptors does not know: the"
-        " kernel may be lowered in another way, and be right; compare with Triton 3.7 to 3.9, or the emulator",
+        " kernel may be lowered in another way, and be right; compare with Triton 3.7 to 3.9, or"
+        " the emulator",
     )
 
 
@@ -240,7 +241,7 @@ def _report(
         "unproven": {name: count for name, count in sorted(unproven.items()) if count},
         "not_looked_at": dict(Counter(traces.left_out.values())),
         "not_looked_at_lines": sorted(traces.left_out),
-        "blocks": sorted(traces.blocks),
+        "blocks": [list(each) for each in sorted(traces.blocks)],
         "threads": sorted(traces.threads),
         "proven_fraction": sum(proven.values()) / total if total else 1.0,
         "proven_fraction_of": _LOOKED_AT,

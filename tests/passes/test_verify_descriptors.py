@@ -112,6 +112,12 @@ def test_products_and_copies_in_inline_assembly_are_not_looked_at():
     assert found.report["operations_not_derived"] == {
         "ttg.inline_asm: wgmma in inline assembly": texts["ttgir"].count("wgmma.commit_group"),
         "ttg.inline_asm: tma in inline assembly": texts["ttgir"].count("cp.async.bulk.tensor"),
+        "ttg.inline_asm: wgmma commit in inline assembly": texts["ttgir"].count(
+            "wgmma.commit_group"
+        ),
+        "ttg.inline_asm: wgmma wait in inline assembly": sum(
+            "wgmma.wait_group" in line for line in texts["ttgir"].splitlines()
+        ),
         **{said: texts["ttgir"].count(opcode) for said, opcode in IN_ASSEMBLY.items()},
     }
     assert found.report["proven"]["addresses that move with memory"] > 100

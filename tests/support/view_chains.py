@@ -50,12 +50,14 @@ def viewed(tile, CHAIN: gl.constexpr, AT: gl.constexpr):
     """The end of a chain of views; each step is a name and its arguments."""
     if len(CHAIN) == AT:
         return tile
-    STEP: gl.constexpr = CHAIN[AT]
-    if STEP[0] == "slice":
-        return viewed(tile.slice(STEP[2], STEP[3], dim=STEP[1]), CHAIN, AT + 1)
-    if STEP[0] == "permute":
-        return viewed(tile.permute(STEP[1]), CHAIN, AT + 1)
-    return viewed(tile.reshape(STEP[1]), CHAIN, AT + 1)
+    else:  # noqa: RET505 (what follows a constant condition's return is compiled)
+        STEP: gl.constexpr = CHAIN[AT]
+        if STEP[0] == "slice":
+            return viewed(tile.slice(STEP[2], STEP[3], dim=STEP[1]), CHAIN, AT + 1)
+        elif STEP[0] == "permute":  # noqa: RET505
+            return viewed(tile.permute(STEP[1]), CHAIN, AT + 1)
+        else:
+            return viewed(tile.reshape(STEP[1]), CHAIN, AT + 1)
 
 
 @gluon.jit

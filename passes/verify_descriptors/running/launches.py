@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from triton_ext.mlir.module import MlirModule, Operation
 from triton_ext.ptx.parse import Kernel
@@ -40,6 +40,13 @@ class TrialLaunch:
     arguments: Mapping[int, int]
     program: tuple[int, int, int]
     programs: tuple[int, int, int]
+
+    def at_block(self, axis: int, number: int) -> TrialLaunch:
+        """The same, of the block with another index along an axis, in a grid that has it."""
+        x, y, z = (number if i == axis else at for i, at in enumerate(self.program))
+        sizes = (max(at + 1, size) for at, size in zip((x, y, z), self.programs, strict=True))
+        width, height, depth = sizes
+        return replace(self, program=(x, y, z), programs=(width, height, depth))
 
     def numbers(self, kernel: Kernel) -> dict[str, int]:
         """The numbers by their names in the kernel's PTX: ``%ctaid.x``, ``[kernel_param_0]``."""
