@@ -41,7 +41,7 @@ _STORES = ("st.shared", "stmatrix.", "cp.async.ca.", "cp.async.cg.")
 
 
 DATA_OF_STORES = "which element a store writes to which of a thread's bytes"
-"""Of stores into tiles the bytes are compared that a thread fills, as a set."""
+"""What stores into tiles are compared for: the bytes that a thread fills, as a set."""
 
 
 class Method(Enum):
