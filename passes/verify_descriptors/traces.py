@@ -323,7 +323,7 @@ class TraceComparison(Sequences):
                 if not result.differences:
                     Stores(each.block, result, each.moves, each.thread, last).compare()
                 if not result.differences and not each.block.lane:
-                    compare_transfers(each.block, result, each.transfers, each.thread.accesses)
+                    compare_transfers(each.block, result, each.transfers, each.thread, last)
             if not result.differences:
                 compare_places(self.module, result, self.lives, result.starts, self.launched.shared)
             if not self.result.of_the_kernel:

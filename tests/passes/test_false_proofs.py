@@ -178,3 +178,20 @@ def test_our_hopper_matmuls_are_followed_to_their_end():
     """With their copies, waits and arrivals in inline assembly."""
     outcome = verified("matmul-consumers-e4m3-scales-generated-sm90")
     assert outcome.report["unproven"] == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "opcode"),
+    [
+        ("views-chosen_buffers-loop-sm100", r"tcgen05\.ld\."),
+        ("matmul-consumers-e4m3-scales-generated-sm90", r"and\.b32\s+%r\d+, %r\d+, 16777200"),
+    ],
+)
+def test_what_is_left_out(name, opcode):
+    """The last transfer of tensor memory; the address of a barrier that inline assembly takes."""
+
+    def change(ptx: str) -> str:
+        found = [*re.finditer(rf"{opcode}[^;]*;", ptx)][-1]
+        return ptx[: found.start()] + ptx[found.end() :]
+
+    assert errors(verified(name, change))

@@ -20,6 +20,7 @@ from triton_ext.hardware.alignments import (
     AlignmentRule,
 )
 from triton_ext.passes.verify_descriptors.running.findings import Findings
+from triton_ext.passes.verify_descriptors.running.poison import Poison
 from triton_ext.passes.verify_descriptors.running.ptx_trace import (
     ExecutedInstruction,
     Operand,
@@ -42,6 +43,11 @@ def check_legality(findings: Findings, trace: ThreadTrace) -> None:
     """
     for event in trace.events:
         for rule, value in _ruled(event):
+            if isinstance(value, Poison):
+                findings.differ(
+                    None, event.instruction, rule.what.format("").strip(" :"), "a number", value
+                )
+                return
             broken = rule.broken(value) if isinstance(value, int) else ""
             if broken:
                 findings.differ(
