@@ -33,6 +33,7 @@ from triton_ext.ptx.parse import Instruction
 _DOUBLE_WORD = (1 << 64) - 1
 _DESCRIPTOR_ADDRESS = START_ADDRESS_MASK * CHUNK_BYTES
 """The bits of an address that a matrix descriptor has."""
+_ROWS = "rows of a gather or scatter that are not known"
 _EXECUTED = "the number of instructions that are executed"
 
 
@@ -259,6 +260,7 @@ class Execution:
             self._address(one.tile, operands.shared, 0, instruction, "a TMA copy")
             return
         if self.block.ctas > 1 or not isinstance(address, tuple) or operands.shared is None:
+            self.findings.left_out[instruction.line] = _ROWS
             self.findings.unproven["coordinates"] += len(operands.coordinates)
             return
         root, at = address
@@ -273,6 +275,7 @@ class Execution:
                 )  # fmt: skip
                 return
             if len(copied) != 1:
+                self.findings.left_out[instruction.line] = _ROWS
                 self.findings.unproven["coordinates"] += len(operands.coordinates)
                 return
             start = (operands.shared & CTA_ADDRESS_MASK) - at - copied[0].smem_offset
@@ -287,6 +290,8 @@ class Execution:
             )  # fmt: skip
             return
         expected = self._rows(one, box)
+        if None in expected or None in operands.coordinates:
+            self.findings.left_out[instruction.line] = _ROWS
         for dim, (must, found) in enumerate(zip(expected, operands.coordinates, strict=True)):
             self._coordinate(dim, must, found, instruction)
 
