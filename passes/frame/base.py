@@ -209,6 +209,8 @@ class CompilerPass:
         render: its report, for people: (kernel, report, options) -> text; None for the report as
             JSON.
         version: the version of its behaviour, part of the key of Triton's cache.
+        is_optional: whether a kernel may as well do without its change: one that Triton refuses is
+            left out, with a warning.
     """
 
     name: str
@@ -218,6 +220,7 @@ class CompilerPass:
     options: type[Any] = NoOptions
     render: Callable[[str, Any, Any], str] | None = None
     version: str = ""
+    is_optional: bool = False
 
     def __call__(self, compilation: Compilation, options: Any = None) -> Outcome:
         """Run the pass alone, as a function."""
@@ -342,6 +345,7 @@ def compiler_pass(
     options: type[Any] = NoOptions,
     render: Callable[[str, Any, Any], str] | None = None,
     version: str = "",
+    is_optional: bool = False,
 ) -> Callable[[Run], CompilerPass]:
     """Register a function as a compiler pass.
 
@@ -352,6 +356,8 @@ def compiler_pass(
         render: the pass's report for people.
         version: part of the cache key; by default the project's version for its own passes, and a
             hash of the function's file, and of what it closes over, for others.
+        is_optional: whether a change that Triton refuses is left out, with a warning; else it is
+            an error.
 
     The function gets a `Compilation` and the options, and returns an `Outcome` or None. The first
     line of its docstring is the description.
@@ -372,8 +378,9 @@ def compiler_pass(
             raise LayoutError("name", name, "is a pass of triton_ext; take another name")
         description = (inspect.getdoc(run) or name).splitlines()[0]
         found = CompilerPass(
-            name, description, after, run, options, render, version or _own_version(run)
-        )
+            name, description, after, run, options, render, version or _own_version(run),
+            is_optional,
+        )  # fmt: skip
         registered[name] = found
         return found
 

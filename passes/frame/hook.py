@@ -37,6 +37,7 @@ from triton_ext.mlir.module import Location
 from triton_ext.passes.frame.base import Compilation, ConfiguredPass, Diagnostic, Stage
 from triton_ext.passes.frame.pipeline import PassLike, PassResult, Pipeline, run_stage
 from triton_ext.passes.frame.reports import present, warn
+from triton_ext.passes.frame.trial import tried
 from triton_ext.startup import ENVIRONMENT
 
 _METADATA = "triton_layouts"
@@ -250,6 +251,7 @@ class _Stages:
         self.texts: dict[str, str] = {}
         self.kernel = ""
         self.ran: set[Stage] = set()
+        self.lower = stages.get("llir")
 
     def wrap(self) -> None:
         for name, wrapped in (("ttgir", self.ttgir), ("llir", self.llir), ("ptx", self.ptx)):
@@ -266,6 +268,7 @@ class _Stages:
             changed: list[Any] = []
 
             def check(each: ConfiguredPass, text: str) -> str:
+                self.try_to_lower(each, text, module.context, metadata)
                 changed.append(parse_module(text, module.context, each.name, self.kernel))
                 return str(changed[-1])
 
@@ -275,6 +278,34 @@ class _Stages:
                 metadata["tensordesc_meta"] = module.get_tensordesc_metadata()
         self.ran.add("ttgir")
         return module
+
+    def try_to_lower(
+        self, each: ConfiguredPass, text: str, context: Any, metadata: dict[str, Any]
+    ) -> None:
+        """Lower a changed module to LLVM IR in a fork: where Triton aborts on it, the fork dies.
+
+        Raises:
+            PassError: it does; or the change is one that may be left out, and Triton refuses it.
+        """
+
+        def work() -> None:
+            from triton._C.libtriton import llvm
+
+            llvm.to_module = _lowered  # what follows, LLVM's optimizer, takes most of the time
+            changed = parse_module(text, context, each.name, self.kernel)
+            with contextlib.suppress(_LoweredError):
+                if self.lower is not None:
+                    self.lower(changed, dict(metadata))
+
+        trial = tried(work)
+        if trial.died:
+            raise PassError(
+                f"the pass {each.name} made a module of {self.kernel} on which Triton aborts:"
+                f" {trial.words}",
+                compiler_pass=each.name,
+            )
+        if trial.words and each.compiler_pass.is_optional:
+            raise PassError(trial.words, compiler_pass=each.name)
 
     def llir(self, compile_ir: Callable[..., Any], module: Any, metadata: dict[str, Any]) -> Any:
         if "ttgir" not in self.ran:  # the compilation begins with TTGIR
@@ -309,6 +340,14 @@ class _Stages:
         metadata[_METADATA] = {**metadata.get(_METADATA, {}), **stored}
         _deliver(self.kernel, stored)
         return text
+
+
+class _LoweredError(Exception):
+    """In a trial: the module is lowered."""
+
+
+def _lowered(*_: Any) -> None:
+    raise _LoweredError
 
 
 def _unchecked(each: ConfiguredPass, text: str) -> str:

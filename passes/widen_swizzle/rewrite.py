@@ -250,7 +250,9 @@ def _render(kernel: str, report: Any, options: Any) -> str:
     return "\n".join(lines)
 
 
-@compiler_pass("widen-swizzle", after="ttgir", options=ReportOptions, render=_render)
+@compiler_pass(
+    "widen-swizzle", after="ttgir", options=ReportOptions, render=_render, is_optional=True
+)
 def widen_swizzle(compilation: Compilation, options: ReportOptions) -> Outcome | None:
     """Shared memory with a narrower swizzle than its shape allows gets the widest that it can.
 

@@ -43,13 +43,10 @@ from triton_ext.emulator.units.tma import (
     read_tensor_map,
     tensor_map_at,
 )
+from triton_ext.hardware.alignments import BULK_ADDRESS, BULK_SIZE
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx import forms
 from triton_ext.ptx.parse import Instruction, immediate
-
-BULK_ALIGNMENT = 16
-"""Alignment of addresses and sizes (PTX ISA, "cp.async.bulk")."""
-
 
 # ------------------------------------------------------------------ bulk groups
 
@@ -430,11 +427,11 @@ def tensor_prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -
 
 def _check_bulk(size: int, **addresses: int) -> None:
     """PTX ISA, "cp.async.bulk": size and addresses are multiples of 16."""
-    for name, value in {"size": size, **addresses}.items():
-        if value % BULK_ALIGNMENT:
-            raise MemoryFault(
-                f"bulk copy: {name} {value:#x} must be a multiple of {BULK_ALIGNMENT}"
-            )
+    for rule, name, value in (
+        (BULK_SIZE, "", size), *((BULK_ADDRESS, name, value) for name, value in addresses.items())
+    ):  # fmt: skip
+        if wrong := rule.broken(value, name and f"{name} {value:#x}"):
+            raise MemoryFault(wrong)
 
 
 def _global_bytes(cta: Cta, address: int, size: int, by: By | None) -> Bytes:

@@ -15,9 +15,10 @@ from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_WINDOW
 from triton_ext.emulator.units.mbarriers import OFFSET_MASK, brings, owner, shared_addresses, signal
+from triton_ext.hardware.alignments import RESPONSE
 from triton_ext.ptx.parse import Instruction
 
-RESPONSE_BYTES = 16
+RESPONSE_BYTES = RESPONSE.multiple
 _CANCELED = 1
 _UNDEFINED = 0xFFFFFFFF
 NOBODY = (1 << 32 - RANK_SHIFT) - 1
@@ -125,8 +126,8 @@ def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
 
         def perform() -> None:
             for where, signals in zip(responses, barriers, strict=True):
-                if where % RESPONSE_BYTES:
-                    raise MemoryFault(f"response address {where:#x} is no multiple of 16")
+                if wrong := RESPONSE.broken(where):
+                    raise MemoryFault(wrong)
                 answer = np.zeros(4, np.uint32)
                 number = cta.machine.take_cluster()
                 if number is not None:

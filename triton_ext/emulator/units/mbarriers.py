@@ -12,12 +12,13 @@ from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock, RemoteArrival
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, SHARED_WINDOW, WINDOW_SHIFT
+from triton_ext.hardware.alignments import MBARRIER
 from triton_ext.ptx.parse import Instruction
 
 Addresses = NDArray[np.int64]
 
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
-MBARRIER_BYTES = 8
+MBARRIER_BYTES = MBARRIER.multiple
 
 
 def shared_addresses(cta: Cta, space: str, addresses: Addresses) -> Addresses:
@@ -87,7 +88,8 @@ def find(cta: Cta, address: int, agent: int | None = None, clock: Clock | None =
     target = owner(cta, address)
     barrier = target.mbarriers.get(address & OFFSET_MASK)
     if barrier is None:
-        aligned = "" if address % MBARRIER_BYTES == 0 else ", which is no multiple of 8"
+        aligned = f", which is no multiple of {MBARRIER.multiple}"
+        aligned = aligned if MBARRIER.broken(address) else ""
         raise BarrierFault(
             f"no mbarrier is initialised at shared address"
             f" {name_of(target, address & OFFSET_MASK)}{aligned}"

@@ -36,10 +36,10 @@ from triton_ext.emulator.units.provenance import (
     swizzled_rows,
 )
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.alignments import BOX
 from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import (
     OOB_NAN,
-    SMEM_ALIGNMENT,
     TENSOR_MAP_BYTES,
     DataType,
     Interleave,
@@ -279,10 +279,8 @@ class BoxCopy:
                 f" elements of {self.map.data_type.name}: on an H100 the copy ends in an illegal"
                 " instruction"
             )
-        if address % SMEM_ALIGNMENT:
-            raise DescriptorFault(
-                f"shared address {address:#x} of a box must be a multiple of {SMEM_ALIGNMENT}"
-            )
+        if wrong := BOX.broken(address):
+            raise DescriptorFault(wrong)
 
     @staticmethod
     def of(
