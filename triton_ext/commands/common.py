@@ -152,17 +152,16 @@ class Target(_ParamType):
         self.others = others
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        from triton_ext.hardware.architecture import architecture
+        from triton_ext.hardware.architecture import target_number
 
         if value in self.others:
             return value
-        arch = architecture(value)
-        if str(arch) not in value:
-            raise LayoutError("arch", value, f"is not compiled for, although sm_{arch} is")
-        return f"sm_{arch}"
+        return f"sm_{target_number(value)}"
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        names = ("sm_90", "sm_100", *self.others)
+        from triton_ext.hardware.architecture import CAPABILITIES
+
+        names = (*(f"sm_{number}" for number in CAPABILITIES), *self.others)
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 

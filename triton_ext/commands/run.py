@@ -237,7 +237,7 @@ def run(
     from triton_ext.emulator.errors import EmulationError
     from triton_ext.emulator.schedule.machine import MAX_STEPS
     from triton_ext.emulator.schedule.observers import Observer, Observers
-    from triton_ext.hardware.architecture import architecture
+    from triton_ext.hardware.architecture import target_number
     from triton_ext.timeline.gpus import gpu_of
 
     as_sarif, ending = form == "sarif", contextlib.ExitStack()
@@ -250,7 +250,7 @@ def run(
             ending.close()  # and stdout is that of the command again
             show_sarif(findings, completed=completed)
 
-    target = architecture(architecture_of(Path(script)) if arch == "auto" else arch)
+    target = target_number(architecture_of(Path(script)) if arch == "auto" else arch)
     model = None
     if timed:
         model = gpu_of(gpu_name or True, target, argument="--gpu").but(warm=warm)

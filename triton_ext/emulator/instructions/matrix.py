@@ -269,7 +269,7 @@ def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         codes = _CODE_TYPES[OPERAND_BITS[type_name]]
         return decode_elements(to_matrices(fragment, registers.read(cta, lanes), codes), type_name)
 
-    model = model_of(operands.arch, "mma", a_type, b_type)
+    model = model_of(operands.target.number, "mma", a_type, b_type)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         lane_sets.whole_warps(lanes)

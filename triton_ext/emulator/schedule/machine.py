@@ -32,7 +32,6 @@ from triton_ext.emulator.units.global_order import GlobalOrder
 from triton_ext.emulator.units.mbarriers import check_complete, check_others, mismatches
 from triton_ext.emulator.units.tensor_core import check_freed
 from triton_ext.emulator.units.tma import check_awaited
-from triton_ext.hardware.architecture import MULTIPROCESSORS
 
 QUANTUM = 4096
 """Instructions that a block runs before another one gets its turn."""
@@ -211,7 +210,7 @@ class Machine:
     _rounds: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.multiprocessors = MULTIPROCESSORS[self.program.arch]
+        self.multiprocessors = self.program.target.capability.multiprocessors
         self.counts = [0] * len(self.program.steps)
         if self.launch.check_races and GlobalOrder.fits(self.launch):
             program = [step.instruction for step in self.program.steps]
