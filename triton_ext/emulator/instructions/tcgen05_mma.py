@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,6 +32,7 @@ from triton_ext.emulator.units.matrix_product import (
     multiply_accumulate,
 )
 from triton_ext.emulator.units.operand_matrix import decode_descriptor, read_operand
+from triton_ext.emulator.units.scale_factors import E2M1_SHIFT, SCALES
 from triton_ext.emulator.units.tensor_core import (
     UNIT,
     blocks_of,
@@ -49,10 +49,6 @@ from triton_ext.ptx.parse import Instruction, immediate
 
 SM_100 = 100
 MAX_SCALE_D = 15
-E2M1_SHIFT = 2
-"""A 4-bit element of A in tensor memory is in bits 2 to 5 of its byte; one of 6 bits is in the low
-bits (PTX ISA, "Packing format used for matrix A by .kind::mxf8f6f4 in Tensor Memory", its figures;
-Triton's test of an fp4 operand in tensor memory)."""
 TRANSPOSED_BYTES_N = 16
 """N of one CTA where B is MN-major with elements of 8 bits (PTX ISA, "Various combinations of N
 shape with .cta_group qualifier for 8bit transpose B")."""
@@ -60,10 +56,6 @@ _SCALABLE = ("f16", "tf32")
 """Kinds with ``scale-input-d``."""
 _PACKED_KINDS = ("mxf4", "mxf4nvf4")
 """Kinds whose 4-bit elements fill memory without padding."""
-
-_UE8M0 = np.append(np.ldexp(1.0, np.arange(255) - 127), np.nan)
-_UE4M3 = (np.arange(256) & 127).astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
-_SCALE_TABLES = {"ue8m0": _UE8M0, "ue4m3": _UE4M3}
 
 
 @dataclass(frozen=True)
@@ -405,7 +397,7 @@ class _Product:
                 f" {int(lanes[0, row])} and {int(lanes[group, row])}; each group of 32 lanes must"
                 " hold a copy"
             )
-        values: NDArray[np.float64] = _SCALE_TABLES[self.found.scale_type][codes[0]]
+        values: NDArray[np.float64] = SCALES[self.found.scale_type][codes[0]]
         return np.repeat(values, self.found.k // factors.count, axis=1)
 
     def _scales_b(
