@@ -398,7 +398,13 @@ def _memory() -> Iterable[str]:
     yield "isspacep.shared %p0, %rd0;"
     yield "cvta.to.shared.u64 %rd0, %rd1;"
     yield "cvta.param.u64 %rd0, p;"
-    for kind, register in (("f32", "f"), ("u32", "r"), ("f64", "d"), ("f16x2", "r"), ("bf16x2", "r")):
+    for kind, register in (
+        ("f32", "f"),
+        ("u32", "r"),
+        ("f64", "d"),
+        ("f16x2", "r"),
+        ("bf16x2", "r"),
+    ):
         modifier = ".noftz" if kind.endswith("16x2") else ""
         yield f"atom.global.add{modifier}.{kind} %{register}0, [%rd0], %{register}1;"
         yield f"red.global.add{modifier}.{kind} [%rd0], %{register}1;"
@@ -422,7 +428,9 @@ SAMPLES = (
 )  # fmt: skip
 
 
-def refused_by_ptxas(ptxas: str, target: str, lines: Iterable[str], version: str = VERSION) -> dict[str, str]:
+def refused_by_ptxas(
+    ptxas: str, target: str, lines: Iterable[str], version: str = VERSION
+) -> dict[str, str]:
     """The lines that ptxas refuses for a target, with its reasons."""
     lines = tuple(lines)
     head = _HEAD.format(version=version, target=target)

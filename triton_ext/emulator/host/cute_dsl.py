@@ -170,9 +170,7 @@ class _Runtime:
     def _cudaDeviceGetAttribute(self, value: int, attribute: int, device: int) -> None:
         if attribute != _SHARED_MEMORY_OPTIN:
             raise LaunchError(f"cudaDeviceGetAttribute({attribute}) is not modelled")
-        ctypes.c_int.from_address(value).value = (
-            self._current().capability.shared_memory_per_block
-        )
+        ctypes.c_int.from_address(value).value = self._current().capability.shared_memory_per_block
 
     def _cuKernelGetAttribute(self, value: int, *_: Any) -> None:
         ctypes.c_int.from_address(value).value = 0  # static shared memory: the PTX says it

@@ -265,8 +265,7 @@ def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         raise UnsupportedInstruction("a product of these types and shape is not modelled", at)
     contained = "f8f6f4" in kind  # 4 and 6 bits are in containers of 8
     a_bits, b_bits = (
-        max(8, OPERAND_BITS[each]) if contained else OPERAND_BITS[each]
-        for each in (a_type, b_type)
+        max(8, OPERAND_BITS[each]) if contained else OPERAND_BITS[each] for each in (a_type, b_type)
     )
     d_bits = int(d_type[1:])
     a_fragment = operand_fragment("a", m, k, a_bits)

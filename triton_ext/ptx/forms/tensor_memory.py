@@ -19,6 +19,7 @@ class TensorMemoryAllocation(Form):
 
     Attributes:
         cta_group: 1, or 2 for a pair of CTAs.
+        exclusive: ``.exclusive``: any multiple of 32 columns.
         space: "shared::cta", or "" for a generic address.
         address: where the address goes to in shared memory; of ``dealloc``, the address in tensor
             memory.
@@ -32,9 +33,14 @@ class TensorMemoryAllocation(Form):
     }
 
     cta_group: int = modifier(_CTA_GROUP, int)
+    exclusive: bool = flag("exclusive")
     space: str = modifier("shared::cta", missing="")
     address: str = operand(lambda values: "alloc_permit" not in values["base"])
     columns: str = operand(lambda values: "alloc_permit" not in values["base"])
+
+    def __post_init__(self) -> None:
+        if self.exclusive and not self.columns:
+            raise self.refuse("has no .exclusive")
 
 
 @dataclass(frozen=True)
