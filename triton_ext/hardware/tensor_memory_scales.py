@@ -3,9 +3,9 @@
 Each row of A, or column of B, has 1, 2 or 4 factors for the K of one instruction, a byte each, in
 one 32-bit column of the row's lane (3, 6 or 8 with the long K of sm_103 and sm_107, in up to two).
 32 rows share a column: row r is in lane r % 32, column r // 32; the next 4 factors are behind those
-of all rows, rounded up to 128. Every group of 32 lanes holds a copy, for its own part of the data path. Over a pair of
-CTAs with M = 128 (data path layout B) lanes 0-63 work on the first half of N and lanes 64-127 on
-the second, and hold the factors of B for that half alone.
+of all rows, rounded up to 128. Every group of 32 lanes holds a copy, for its own part of the data
+path. Over a pair of CTAs with M = 128 (data path layout B) lanes 0-63 work on the first half of N
+and lanes 64-127 on the second, and hold the factors of B for that half alone.
 
 Sources: PTX ISA, "Block Scaling", "Scale Factor A ID", "Scale Factor B ID" and their figures;
 CUTLASS ``cute/atom/mma_traits_sm100_frag.hpp``, ``tmem_sf_frg``.

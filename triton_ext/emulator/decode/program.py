@@ -12,6 +12,7 @@ from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction, WrongArchitecture
 from triton_ext.emulator.state.storage import Storage, Symbol
 from triton_ext.hardware.architecture import Target
+from triton_ext.ptx.new_forms import new_form
 from triton_ext.ptx.parse import Instruction, Kernel, Module
 from triton_ext.ptx.targets import CLUSTER_DIRECTIVES, lacking, owners, refusal
 
@@ -123,12 +124,16 @@ def find(opcode: str, opcodes: Opcodes) -> Opcode | None:
 
 
 def _step(each: Instruction, operands: Operands, opcodes: Opcodes) -> Step:
+    row = lacking(operands.target, each.opcode, each.operands)
+    if row is not None:
+        raise WrongArchitecture(refusal(operands.target, row, each.opcode), each)
+    form = new_form(each.opcode, each.operands)
+    if form is not None and not form.executed:
+        what = form.what.replace("`", "")
+        raise UnsupportedInstruction(f"{what} (PTX ISA {form.version}): it is not modelled", each)
     found = find(each.opcode, opcodes)
     if found is None:
         raise UnsupportedInstruction("the emulator does not model this instruction", each)
-    row = lacking(operands.target, each.opcode, each.operands)
-    if row is not None:
-        raise WrongArchitecture(refusal(operands.target, row, found.base), each)
     operands.begin()
     modifiers = Modifiers(each, found.base)
     try:

@@ -629,8 +629,9 @@ def emulate(
         check_views: a launch reaches the elements of the tensors that it is given, and not what
             else is in their storage. Off for kernels that use the padding behind a view.
         time: a GPU ("H200", "H100"; "B200" for sm_100; True for the first of them; there are none
-            of other architectures) or a `triton_ext.timeline.gpus.Gpu`: predict what each launch would take there: see
-            `EmulatedGpu.timeline` and `EmulatedGpu.seconds`. Needs the eager schedule.
+            of other architectures) or a `triton_ext.timeline.gpus.Gpu`: predict what each launch
+            would take there: see `EmulatedGpu.timeline` and `EmulatedGpu.seconds`. Needs the eager
+            schedule.
         values: False if time alone is asked for: of a kernel whose blocks do not talk to each
             other only those are run that are recorded, and the products of wgmma are left out;
             outputs are garbage then.

@@ -92,9 +92,7 @@ def refused() -> Iterator[None]:
         except RuntimeError:  # the verifier; if it accepts the other architecture, we know why
             for other in _GENERATIONS:
                 module = ""
-                with contextlib.suppress(
-                    RuntimeError, TritonError
-                ):  # the kernel is wrong there, too
+                with contextlib.suppress(RuntimeError, TritonError):  # wrong there, too
                     module = _made_for(
                         other, functools.partial(make, self), target, options, *rest[:-1]
                     )

@@ -180,7 +180,7 @@ def _free_both(cta: Cta, at: Instruction) -> None:
     named = {(first, columns) for first, columns, _ in pair.leaving.values()}
     if len(named) > 1:
         raise TensorMemoryFault(f"the two blocks of a pair free different allocations: {named}")
-    first, columns = named.pop()
+    first, _ = named.pop()
     seen = np.maximum(*(seen for _, _, seen in pair.leaving.values()))
     for block in blocks_of(cta, 2):
         memory = tensor_core(block).memory

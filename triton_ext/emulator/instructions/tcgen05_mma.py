@@ -52,8 +52,8 @@ from triton_ext.ptx.targets import owners
 SM_100 = 100
 MAX_SCALE_D = 15
 ABSOLUTE_K_BYTES = 48
-"""The K, in bytes, with which a descriptor's leading dimension may be an address (PTX ISA, "Absolute
-address mode for K dimension being 48B")."""
+"""The K, in bytes, with which a descriptor's leading dimension may be an address (PTX ISA,
+"Absolute address mode for K dimension being 48B")."""
 TRANSPOSED_BYTES_N = 16
 """N of one CTA where B is MN-major with elements of 8 bits (PTX ISA, "Various combinations of N
 shape with .cta_group qualifier for 8bit transpose B")."""
@@ -132,22 +132,24 @@ def _plan(
     return _Plan(found, path, factors, kind in _PACKED_KINDS)
 
 
-def _collector(form: Tcgen05Product) -> tuple[str, str]:
-    """The collector buffer, and what is done with it."""
+def _collectors(form: Tcgen05Product) -> list[tuple[str, str]]:
+    """The collector buffers, and what is done with each."""
     default = "b0::discard" if form.weight_stationary else "a::discard"
-    buffer, _, use = (form.collectors or (default,))[0].partition("::")
-    return buffer, use
+    named = form.collectors or (default,)
+    return [(buffer, use) for buffer, _, use in (each.partition("::") for each in named)]
 
 
 def _check_modelled(at: Instruction, form: Tcgen05Product) -> None:
     stationary = form.weight_stationary
-    buffers = ("b0", "b1", "b2", "b3") if stationary else ("a",)
+    buffers = ("b0", "b1", "b2", "b3") if stationary else ("a", "b")
+    named = [buffer for buffer, _ in _collectors(form)]
     refused = {
         "a sparse product (.sp)": form.sparse,
         ".ashift": form.shifts_a,
         "A in tensor memory with .ws": form.a_in_tensor_memory and stationary,
         "the zero-column mask of .ws": form.zero_column_mask,
-        "the collector buffer": len(form.collectors) > 1 or _collector(form)[0] not in buffers,
+        "the collector buffer": not set(named) <= set(buffers)
+        or len(named) > (1 if stationary else len(set(named))),
     }
     for what, found in refused.items():
         if found:
@@ -305,9 +307,12 @@ class _Product:
 
     def _use_collector(self, core: TensorCore) -> None:
         """Note what the collector buffer may hold; it never changes a product."""
-        buffer, use = _collector(self.form)
+        for buffer, use in _collectors(self.form):
+            self._use_buffer(core, buffer, use)
+
+    def _use_buffer(self, core: TensorCore, buffer: str, use: str) -> None:
         found, operation = self.found, self.operation
-        if self.form.weight_stationary:
+        if buffer != "a":
             key: object = (operation.b, found.b_type, found.b_major, found.n)
         else:
             key = (operation.a, operation.a_in_tensor_memory, found.a_type, found.a_major, found.m)
@@ -435,8 +440,8 @@ class _Product:
             group, row, _ = (int(n) for n in np.argwhere(codes != codes[0])[0])
             raise TensorMemoryFault(
                 f"the scale factors of {name}, row {row}, differ between lanes"
-                f" {int(lanes[0, row, 0])} and {int(lanes[group, row, 0])}; each group of 32 lanes must"
-                " hold a copy"
+                f" {int(lanes[0, row, 0])} and {int(lanes[group, row, 0])}; each group of 32 lanes"
+                " must hold a copy"
             )
         values: NDArray[np.float64] = SCALES[self.found.scale_type][codes[0]]
         return np.repeat(values, self.found.k // factors.count, axis=1)
