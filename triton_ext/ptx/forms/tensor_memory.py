@@ -13,6 +13,11 @@ from triton_ext.ptx.forms.syntax import Form, elements, flag, modifier, operand
 _CTA_GROUP = "cta_group::([12])"
 
 
+def _single(text: str) -> str:
+    """A register, which may stand alone in a vector."""
+    return text.removeprefix("{").removesuffix("}").strip()
+
+
 @dataclass(frozen=True)
 class TensorMemoryAllocation(Form):
     """``tcgen05.alloc``, ``dealloc`` and ``relinquish_alloc_permit`` (PTX ISA, "tcgen05.alloc").
@@ -72,7 +77,7 @@ class TensorMemoryAccess(Form):
     propagates_nan: bool = flag("NaN")
     type: str = modifier("b32|f32|u32|s32")
     loaded: tuple[str, ...] = operand(lambda values: values["base"] == "tcgen05.ld", read=elements)
-    reduced: str = operand(lambda values: values["reduces"])
+    reduced: str = operand(lambda values: values["reduces"], read=_single)
     address: str = operand()
     half_split: str = operand(lambda values: values["shape"] == "16x32bx2")
     stored: tuple[str, ...] = operand(lambda values: values["base"] == "tcgen05.st", read=elements)
