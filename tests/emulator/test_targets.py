@@ -113,7 +113,7 @@ def test_there_is_no_time_of_other_gpus():
     import triton_ext
 
     with (
-        pytest.raises(LayoutError, match="no figures of sm_120.*H200, H100, B200"),
+        pytest.raises(LayoutError, match=r"no figures of sm_120.*H200, H100, B200"),
         triton_ext.emulate("sm_120", time=True),
     ):
         pass
@@ -128,10 +128,12 @@ HEAD = """
 .visible .entry k(.param .u64 p, .param .u64 q) {{
 .reg .b32 %r<40>; .reg .b64 %rd<8>; .reg .f32 %f<8>; .reg .b16 %h<8>;
 ld.param.u64 %rd1, [p]; ld.param.u64 %rd2, [q];
-mov.u32 %r30, %tid.x; mul.wide.u32 %rd3, %r30, 4; add.u64 %rd1, %rd1, %rd3; add.u64 %rd2, %rd2, %rd3;
+mov.u32 %r30, %tid.x; mul.wide.u32 %rd3, %r30, 4;
+add.u64 %rd1, %rd1, %rd3; add.u64 %rd2, %rd2, %rd3;
 {loads}
 mov.b16 %h0, {a_byte}; mov.b16 %h1, {a_thread};
-{opcode} {{%f0, %f1, %f2, %f3}}, {{%r0, %r1, %r2, %r3}}, {{%r4, %r5}}, {{%f4, %f4, %f4, %f4}}, {scales};
+{opcode} {{%f0, %f1, %f2, %f3}}, {{%r0, %r1, %r2, %r3}}, {{%r4, %r5}},
+{{%f4, %f4, %f4, %f4}}, {scales};
 {stores}
 ret; }}
 """

@@ -53,7 +53,8 @@ def _pattern(text: str) -> str:
     type=Target("auto"),
     default="auto",
     show_default=True,
-    help="The GPU: sm_90 or sm_100. auto: the one whose operations the script names, else sm_100.",
+    help="The GPU: sm_90, sm_100, sm_120 ... auto: sm_90 if the script names its operations, else"
+    " sm_100.",
 )
 @click.option(
     "--schedule",

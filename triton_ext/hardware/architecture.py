@@ -162,13 +162,14 @@ def architecture(arch: Any) -> Architecture:
     Raises:
         LayoutError: the target is not known, or its tensor cores read registers alone.
     """
-    found = Target.parse(arch)
-    if found.capability.products == "mma.sync":
-        rule = f"its tensor cores ({found.capability.gpu}: mma.sync) read registers, and have no"
-        raise LayoutError(
-            "arch", arch, f"{rule} descriptors: must be sm_90 (wgmma) or sm_100 (tcgen05)"
-        )
-    return 90 if found.capability.products == "wgmma" else 100
+    rule = "must be sm_90 (wgmma) or sm_100 (tcgen05), or sm_103, sm_107 or sm_110 as sm_100"
+    try:
+        has = Target.parse(arch).capability
+    except LayoutError:
+        raise LayoutError("arch", arch, rule) from None
+    if has.products == "mma.sync":
+        raise LayoutError("arch", arch, f"{rule}: the tensor cores of an {has.gpu} read registers")
+    return 90 if has.products == "wgmma" else 100
 
 
 def generation(number: int) -> Architecture:

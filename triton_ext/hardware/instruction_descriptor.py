@@ -328,13 +328,12 @@ class InstructionDescriptor(Displayed):
                     field, raw[field], f"must be one of {sorted(values)} for kind {kind}"
                 )
             arguments[name] = values[raw[field]]
-        bits = raw.get("long_k", 0), raw.get("longer_k", 0)
+        code = raw.get("long_k", 0), raw.get("longer_k", 0)
         extents = {code: k for k, code in KINDS[kind].k.items()}
-        if bits not in extents:
-            raise LayoutError(
-                "long_k, longer_k", bits, f"must be one of {list(extents)} for {kind}"
-            )
-        return cls(kind, **arguments, k=extents[bits])
+        if code not in extents:
+            rule = f"must be one of {list(extents)} for kind {kind}"
+            raise LayoutError("long_k, longer_k", code, rule)
+        return cls(kind, **arguments, k=extents[code])
 
     def describe(self) -> list[str]:
         """Each field in words, a line each."""

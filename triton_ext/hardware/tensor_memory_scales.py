@@ -71,9 +71,14 @@ class ScaleFactors:
         """How many columns further the next word of each of so many rows is."""
         return -(-rows // _ROWS_OF_WORDS) * _ROWS_OF_WORDS // WARP_LANES
 
-    def columns(self, rows: int) -> int:
-        """32-bit columns of TMEM for so many rows of A, or columns of B."""
-        return -(-rows // WARP_LANES) + (self.words - 1) * self.step(rows)
+    @staticmethod
+    def columns(rows: int) -> int:
+        """32-bit columns of TMEM for a word of so many rows of A, or columns of B."""
+        return -(-rows // WARP_LANES)
+
+    def span(self, rows: int) -> int:
+        """Columns from the first word of so many rows to the last."""
+        return self.columns(rows) + (self.words - 1) * self.step(rows)
 
     @staticmethod
     def cell(row: int) -> tuple[int, int]:

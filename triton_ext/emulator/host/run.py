@@ -207,8 +207,8 @@ def prepare(
         raise LaunchError(f"block {block}: the kernel says .maxntid {most}")
     capability = program.target.capability
     if math.prod(cluster) > capability.cluster:
-        most = f"has at most {capability.cluster} blocks" if capability.cluster > 1 else "is none"
-        raise LaunchError(f"cluster {cluster}: on sm_{capability.number} a cluster {most}")
+        few = f"has at most {capability.cluster} blocks" if capability.cluster > 1 else "is none"
+        raise LaunchError(f"cluster {cluster}: on sm_{capability.number} a cluster {few}")
     if any(g % c for g, c in zip(grid, cluster, strict=True)):
         raise LaunchError(f"grid {grid} is not a multiple of the cluster {cluster}")
     for what, size, limit in (

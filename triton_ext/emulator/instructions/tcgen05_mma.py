@@ -425,12 +425,14 @@ class _Product:
             )
         first = address & 0xFFFF
         what = f"tcgen05.mma, as scale factors of {name},"
-        memory.check_allocated(first, factors.columns(rows), what)
-        lane, column = factors.cell(np.arange(rows))  # type: ignore[arg-type]
-        lanes = lane + TMEM_LANES // GROUPS * np.array(groups)[:, None]
-        lanes = np.broadcast_to(lanes[..., None], (*lanes.shape, factors.words))
-        word = np.arange(factors.words) * factors.step(rows)
-        cells: Cells = (lanes, np.broadcast_to(column[:, None] + word + first, lanes.shape))
+        memory.check_allocated(first, factors.span(rows), what)
+        every: Any = np.arange(rows)
+        row_lane, row_column = factors.cell(every)
+        word = first + np.arange(factors.words) * factors.step(rows)
+        lanes = np.asarray(row_lane) + TMEM_LANES // GROUPS * np.array(groups)[:, None]
+        columns = np.asarray(row_column)[:, None] + word
+        lanes, columns = np.broadcast_arrays(lanes[..., None], columns)
+        cells: Cells = (lanes, columns)
         words = np.ascontiguousarray(memory.load(cells, clock.seen, what))
         event = self.cta.cluster.clocks.unit_event(self.unit)
         memory.note_load(cells, stamp(event, self.unit))

@@ -32,7 +32,7 @@ def tensor_core(cta: Cta) -> TensorCore:
     if cta.tensor_core is None:
         cta.tensor_core = TensorCore(
             TensorMemory(
-                cta.machine.program.target.capability.tensor_memory_columns,
+                cta.machine.target.capability.tensor_memory_columns,
                 cta.cluster.agent_name,
                 cta.cluster.unwritten_loads.fault,
             )
