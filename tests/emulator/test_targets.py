@@ -108,6 +108,20 @@ def test_the_matmul_runs_on_the_family_of_sm_100(kernels):
         triton_ext.matmul(a, a)
 
 
+@pytest.mark.parametrize("arch", ["sm_86", "sm_107", "sm_120"])
+def test_the_passes_have_no_false_alarm(kernels, arch, monkeypatch, capfd):
+    from triton_ext import passes
+
+    monkeypatch.setenv("TRITON_ALWAYS_COMPILE", "1")
+    every = "verify-descriptors,lint-shared,report-layouts,widen-swizzle,check-conversion"
+    with passes.enabled(every) as results:
+        found, expected, _ = kernels.product(arch, "float16", "eager")
+    assert (found == expected).all()
+    assert not [said for each in results.all for said in each.diagnostics]
+    most = CAPABILITIES[int(arch[3:])].shared_memory_per_block
+    assert f"of {most:,} bytes" in "".join(capfd.readouterr())
+
+
 def test_there_is_no_time_of_other_gpus():
     pytest.importorskip("triton")
     import triton_ext
