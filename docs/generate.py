@@ -27,11 +27,11 @@ from triton_ext.emulator.instructions import FAMILIES, TABLES
 from triton_ext.hardware.architecture import CAPABILITIES
 from triton_ext.layouts.atoms import Major, SwizzleAtom
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS, SharedLinear
+from triton_ext.ptx.new_forms import NEW_FORMS
+from triton_ext.ptx.targets import ROWS, having
 from triton_ext.render.html import stacked_atoms
 from triton_ext.render.scene import MARGIN, Box, Scene, Text
 from triton_ext.render.svg import atom_svg
-from triton_ext.ptx.new_forms import NEW_FORMS
-from triton_ext.ptx.targets import ROWS, having
 from triton_ext.render.tile_picture import tile_scene
 
 if sys.version_info >= (3, 11):

@@ -112,7 +112,9 @@ def worker(package: str, arch: str, folder: Path) -> None:
 
     foreign_cases.CHOSEN["arch"] = arch
     project = next(each for each in foreign_cases.PROJECTS if each.package == package)
-    within = bare(folder, project.real, project.values) if project.real else contextlib.nullcontext()
+    within = (
+        bare(folder, project.real, project.values) if project.real else contextlib.nullcontext()
+    )
     with within:
         for name, run in project.cases.items():
             begun = time.monotonic()
@@ -212,7 +214,9 @@ def main() -> int:
                 rows.append(row)
     if arguments.write:
         PAGE.write_text(page(rows), encoding="utf-8")
-    return int(any(not row["verdict"].startswith((RIGHT, EARLIER)) or row["alarms"] for row in rows))
+    return int(
+        any(not row["verdict"].startswith((RIGHT, EARLIER)) or row["alarms"] for row in rows)
+    )
 
 
 if __name__ == "__main__":
