@@ -166,8 +166,8 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
     lines = [
         "# Kernels of other projects",
         "",
-        "This page is generated (`make foreign`). Each row is a kernel, or some, of a project as its"
-        " package has it, run on the emulated GPU at small sizes and compared with torch: under the"
+        "This page is generated (`make foreign`). Each row is a kernel, or some, of a project as"
+        " its package has it, run on the emulated GPU at small sizes and compared with torch: under the"
         " schedules eager, lazy and random, with the passes verify-descriptors, lint-shared,"
         " report-layouts and check-conversion on. Of unsloth, sglang and vllm the modules with the"
         " kernels are imported alone; what else these import is a stand-in.",

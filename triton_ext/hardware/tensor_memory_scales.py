@@ -21,7 +21,8 @@ from triton_ext.hardware.instruction_descriptor import KINDS
 from triton_ext.hardware.tensor_memory import TMEM_LANES, WARP_LANES, stack_instructions
 from triton_ext.layouts.arguments import one_of
 from triton_ext.layouts.cluster import checked_shape
-from triton_ext.layouts.linear_layout import LinearLayout, powers_below
+from triton_ext.layouts.gf2 import powers_below
+from triton_ext.layouts.linear_layout import LinearLayout
 
 _VECTORS: dict[str, dict[str, int]] = {
     "mxf8f6f4": {"": 32, "scale_vec::1X": 32, "block32": 32},
