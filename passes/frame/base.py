@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal
 from triton_ext._version import __version__
 from triton_ext.errors import LayoutError, PassError
 from triton_ext.findings import Finding, Place
-from triton_ext.hardware.architecture import Architecture
+from triton_ext.hardware.architecture import CAPABILITIES, Architecture, Capability
 from triton_ext.mlir.module import Location, MlirModule
 from triton_ext.ptx.parse import Module as PtxModule
 from triton_ext.ptx.parse import parse_ptx
@@ -108,13 +108,14 @@ class Compilation:
 
     Attributes:
         kernel: its name.
-        arch: 90 or 100.
+        arch: whose descriptors and matrix moves its GPU has: 90 or 100.
         stage: the stage after which the pass runs.
         texts: the modules of this stage and of the earlier ones, as text; the TTGIR is the one that
             was lowered.
         metadata: what Triton knows for the launch: ``num_warps``, ``num_ctas``, ``tensordesc_meta``
             (a dictionary for each TMA descriptor argument), and, after ``llir``, ``shared`` (bytes
             of shared memory).
+        target: the compute capability, times ten; 0 for `arch`.
     """
 
     kernel: str
@@ -122,6 +123,16 @@ class Compilation:
     stage: Stage
     texts: Mapping[str, str]
     metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    target: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.target:
+            object.__setattr__(self, "target", self.arch)
+
+    @property
+    def capability(self) -> Capability:
+        """What the GPU has."""
+        return CAPABILITIES[self.target]
 
     @property
     def text(self) -> str:

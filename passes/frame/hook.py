@@ -32,7 +32,7 @@ from triton.runtime import _async_compile
 
 from triton_ext.errors import LayoutError, PassError
 from triton_ext.findings import Finding
-from triton_ext.hardware.architecture import Architecture, architecture
+from triton_ext.hardware.architecture import KNOWN, generation, target_number
 from triton_ext.mlir.module import Location
 from triton_ext.passes.frame.base import Compilation, ConfiguredPass, Diagnostic, Stage
 from triton_ext.passes.frame.pipeline import PassLike, PassResult, Pipeline, run_stage
@@ -163,20 +163,19 @@ class _Hook(_Around):
             return key + pipeline.key, digest + pipeline.digest
         _, stages, _, _, capability = arguments
         pipeline = active_pipeline()
-        if pipeline and (arch := _supported(capability, pipeline)) is not None:
-            _Stages(pipeline, arch, stages).wrap()
+        if pipeline and (target := _supported(capability, pipeline)) is not None:
+            _Stages(pipeline, target, stages).wrap()
         return None
 
 
-def _supported(capability: Any, pipeline: Pipeline) -> Architecture | None:
+def _supported(capability: Any, pipeline: Pipeline) -> int | None:
     try:
-        return architecture(capability)
+        return target_number(capability)
     except LayoutError:
         warn(
             Diagnostic(
                 "warning",
-                f"the passes {pipeline} know sm_90 and sm_100, and do not run for capability"
-                f" {capability}",
+                f"the passes {pipeline} know {KNOWN}, and do not run for capability {capability}",
             )
         )
         return None
@@ -246,8 +245,8 @@ def _restored(kernel: str, configured: ConfiguredPass, stored: dict[str, Any]) -
 class _Stages:
     """The stages of one compilation, with passes behind them."""
 
-    def __init__(self, pipeline: Pipeline, arch: Architecture, stages: dict[str, Any]) -> None:
-        self.pipeline, self.arch, self.stages = pipeline, arch, stages
+    def __init__(self, pipeline: Pipeline, target: int, stages: dict[str, Any]) -> None:
+        self.pipeline, self.target, self.stages = pipeline, target, stages
         self.texts: dict[str, str] = {}
         self.kernel = ""
         self.ran: set[Stage] = set()
@@ -329,7 +328,14 @@ class _Stages:
         self.texts[stage] = text
         if not self.pipeline.at(stage):
             return text
-        compilation = Compilation(self.kernel, self.arch, stage, dict(self.texts), dict(metadata))
+        compilation = Compilation(
+            self.kernel,
+            generation(self.target),
+            stage,
+            dict(self.texts),
+            dict(metadata),
+            self.target,
+        )
         try:
             text, results = run_stage(self.pipeline, compilation, check)
             stored = {each.compiler_pass.name: _stored(each) for each in results}

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.mlir.module import Location, Operation
 from triton_ext.passes.frame.base import (
     Compilation,
@@ -99,7 +98,10 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
         *_illegal(expectations, options), *_differences(matching), *_wrong_fields(fields)
     ]  # fmt: skip
     traces = Findings()
-    if launched.shared is not None and launched.shared > SHARED_MEMORY_PER_BLOCK:
+    if (
+        launched.shared is not None
+        and launched.shared > compilation.capability.shared_memory_per_block
+    ):
         # Triton itself refuses to launch it (OutOfResources, which autotuners wait for), and its
         # addresses need not fit into descriptors.
         diagnostics = []

@@ -53,7 +53,8 @@ def _pattern(text: str) -> str:
     type=Target("auto"),
     default="auto",
     show_default=True,
-    help="The GPU: sm_90 or sm_100. auto: the one whose operations the script names, else sm_100.",
+    help="The GPU: sm_90, sm_100, sm_120 ... auto: sm_90 if the script names its operations, else"
+    " sm_100.",
 )
 @click.option(
     "--schedule",
@@ -237,7 +238,7 @@ def run(
     from triton_ext.emulator.errors import EmulationError
     from triton_ext.emulator.schedule.machine import MAX_STEPS
     from triton_ext.emulator.schedule.observers import Observer, Observers
-    from triton_ext.hardware.architecture import architecture
+    from triton_ext.hardware.architecture import target_number
     from triton_ext.timeline.gpus import gpu_of
 
     as_sarif, ending = form == "sarif", contextlib.ExitStack()
@@ -250,7 +251,7 @@ def run(
             ending.close()  # and stdout is that of the command again
             show_sarif(findings, completed=completed)
 
-    target = architecture(architecture_of(Path(script)) if arch == "auto" else arch)
+    target = target_number(architecture_of(Path(script)) if arch == "auto" else arch)
     model = None
     if timed:
         model = gpu_of(gpu_name or True, target, argument="--gpu").but(warm=warm)

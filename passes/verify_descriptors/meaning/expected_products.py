@@ -240,7 +240,7 @@ def scaled(lowering: Lowering, operation: Operation) -> Expected:
         is_fp4_padded(a_kind.encoding) or is_fp4_padded(b_kind.encoding)
     ):
         kind = "mxf4nvf4" if scale_type == "ue4m3" else "mxf4"
-    k = KINDS[kind].k[0]
+    k = KINDS[kind].usual_k
     a_k, b_k = (k // 2 if each == "e2m1" else k for each in formats)
     tiles = _tcgen05_tiles(lowering, group, operands[:3], a_k, b_k)
     a_major, b_major = tiles.a_operand.major if tiles.a_operand else "K", tiles.b_operand.major

@@ -11,8 +11,10 @@ from triton_ext.emulator.decode.register_fences import check_fences
 from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction, WrongArchitecture
 from triton_ext.emulator.state.storage import Storage, Symbol
-from triton_ext.hardware.architecture import ARCHITECTURE_OF, architecture
+from triton_ext.hardware.architecture import Target
+from triton_ext.ptx.new_forms import new_form
 from triton_ext.ptx.parse import Instruction, Kernel, Module
+from triton_ext.ptx.targets import CLUSTER_DIRECTIVES, lacking, owners, refusal
 
 
 @dataclass(frozen=True)
@@ -21,15 +23,20 @@ class Program:
 
     Attributes:
         kernel: the entry, with the functions that it calls inlined.
-        arch: 90 or 100.
+        target: what it was compiled for.
         steps: the decoded instructions, in their order.
         storage: the registers and the memory that it declares.
     """
 
     kernel: Kernel
-    arch: int
+    target: Target
     steps: tuple[Step, ...]
     storage: Storage
+
+    @property
+    def arch(self) -> int:
+        """The compute capability, times ten."""
+        return self.target.number
 
     @property
     def parameters(self) -> list[Symbol]:
@@ -96,13 +103,16 @@ def decode(module: Module, name: str | None, opcodes: Opcodes) -> Program:
     inlined = inline_calls(module, chosen[0])
     kernel = inlined.kernel
     symbols, used = _allocate(kernel, module, inlined.aliases)
-    arch = architecture(module.target.split(",")[0])
-    operands = Operands(kernel, arch, symbols, inlined.aliases)
+    target = Target.parse(module.target.split(",")[0])
+    clustered = [name for name in CLUSTER_DIRECTIVES if name in kernel.directives]
+    if clustered and not target.meets("90"):
+        raise LaunchError(f".{clustered[0]}: clusters are of {owners(['90'])}, not of {target}")
+    operands = Operands(kernel, target, symbols, inlined.aliases)
     steps = tuple(_step(each, operands, opcodes) for each in kernel.instructions)
     storage = Storage(
         operands.counts, symbols, used["shared"], used["local"], used["param"], used["global"]
     )
-    return Program(kernel, arch, check_fences(kernel, steps), storage)
+    return Program(kernel, target, check_fences(kernel, steps), storage)
 
 
 def find(opcode: str, opcodes: Opcodes) -> Opcode | None:
@@ -114,16 +124,16 @@ def find(opcode: str, opcodes: Opcodes) -> Opcode | None:
 
 
 def _step(each: Instruction, operands: Operands, opcodes: Opcodes) -> Step:
+    row = lacking(operands.target, each.opcode, each.operands)
+    if row is not None:
+        raise WrongArchitecture(refusal(operands.target, row, each.opcode), each)
+    form = new_form(each.opcode, each.operands)
+    if form is not None and not form.executed:
+        what = form.what.replace("`", "")
+        raise UnsupportedInstruction(f"{what} (PTX ISA {form.version}): it is not modelled", each)
     found = find(each.opcode, opcodes)
     if found is None:
         raise UnsupportedInstruction("the emulator does not model this instruction", each)
-    arch = ARCHITECTURE_OF.get(each.opcode.partition(".")[0], operands.arch)
-    if arch != operands.arch:
-        raise WrongArchitecture(
-            f"{found.base} is of sm_{arch}a alone; this PTX is for sm_{operands.arch}: compile the"
-            f" kernel for sm_{arch}a",
-            each,
-        )
     operands.begin()
     modifiers = Modifiers(each, found.base)
     try:

@@ -39,11 +39,10 @@ from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.buffers import named
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
 from triton_ext.hardware.architecture import (
-    MULTIPROCESSORS,
-    SHARED_MEMORY_PER_BLOCK,
+    CAPABILITIES,
     WARP_THREADS,
-    Architecture,
-    architecture,
+    Capability,
+    target_number,
 )
 from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import DataType, OobFill, TensorMap, TensorSwizzle
@@ -71,7 +70,7 @@ class EmulatedGpu:
     """The GPU that `emulate` makes: its settings, and what ran on it so far.
 
     Attributes:
-        arch: 90 or 100.
+        arch: the compute capability, times ten: 90, 100, 120.
         schedule: "eager", "lazy" or "random": when asynchronous work is done.
         seed: the random schedule's.
         observer: told of what happens.
@@ -90,7 +89,7 @@ class EmulatedGpu:
         peers: all of them, or None.
     """
 
-    arch: Architecture
+    arch: int
     schedule: str = "eager"
     seed: int = 0
     observer: Observer | None = None
@@ -166,6 +165,11 @@ class EmulatedGpu:
             raise
         finally:
             self.steps += machine.steps
+
+    @property
+    def capability(self) -> Capability:
+        """What it has."""
+        return CAPABILITIES[self.arch]
 
     def of_thread(self) -> EmulatedGpu:
         """The GPU that the calling thread launches on: this one."""
@@ -411,9 +415,9 @@ class _Utilities:
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {
-            "max_shared_mem": SHARED_MEMORY_PER_BLOCK,
+            "max_shared_mem": current_gpu().capability.shared_memory_per_block,
             "max_num_regs": 65536,
-            "multiprocessor_count": MULTIPROCESSORS[current_gpu().arch],
+            "multiprocessor_count": current_gpu().capability.multiprocessors,
             "warpSize": WARP_THREADS,
             "sm_clock_rate": 1_000_000,
             "mem_clock_rate": 1_000_000,
@@ -607,7 +611,7 @@ def emulate(
     with `devices` the `EmulatedGpus`.
 
     Args:
-        arch: "sm_90" or "sm_100".
+        arch: "sm_90", "sm_100" or another one of `triton_ext.hardware.architecture.CAPABILITIES`.
         devices: so many GPUs, that reach each other's memory: see `EmulatedGpus`. None for one.
         schedule: when asynchronous work is done: "eager", "lazy" or "random".
         seed: the random schedule's.
@@ -624,22 +628,23 @@ def emulate(
             many programs read rows of padding, and drop the result.
         check_views: a launch reaches the elements of the tensors that it is given, and not what
             else is in their storage. Off for kernels that use the padding behind a view.
-        time: a GPU ("H200", "H100"; "B200" for sm_100; True for the first of them) or a
-            `triton_ext.timeline.gpus.Gpu`: predict what each launch would take there: see
-            `EmulatedGpu.timeline` and `EmulatedGpu.seconds`. Needs the eager schedule.
+        time: a GPU ("H200", "H100"; "B200" for sm_100; True for the first of them; there are none
+            of other architectures) or a `triton_ext.timeline.gpus.Gpu`: predict what each launch
+            would take there: see `EmulatedGpu.timeline` and `EmulatedGpu.seconds`. Needs the eager
+            schedule.
         values: False if time alone is asked for: of a kernel whose blocks do not talk to each
             other only those are run that are recorded, and the products of wgmma are left out;
             outputs are garbage then.
 
     Raises:
-        LayoutError: another architecture, or a GPU that is not known.
+        LayoutError: an architecture or a GPU that is not known.
         LaunchError: another schedule, or an illegal limit or buffer.
     """
     from triton_ext.emulator.host.torch_cuda import MarkedEmpty, Redirected, cuda_on_the_host
 
     end_quietly()
     limits = Limits(max_steps, timeout)
-    arch = architecture(arch)
+    arch = target_number(arch)
     clock = None if time in (None, False) else clock_of(time, arch, values)
     if clock is not None and schedule != "eager":
         raise LaunchError(f"schedule {schedule!r}: time is predicted with the eager schedule alone")

@@ -30,7 +30,11 @@ from triton_ext.tracebacks import trim
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("triton_ext", "the emulated GPU of triton_ext")
-    group.addoption("--emulate", default="sm_100", help="the GPU of the fixture emulated_gpu")
+    group.addoption(
+        "--emulate",
+        default="sm_100",
+        help="the GPU of the fixture emulated_gpu, such as sm_90 or sm_120",
+    )
     group.addoption(
         "--emulate-schedule", default="eager", choices=("eager", "lazy", "random"),
         help="when the emulated GPU does asynchronous work",

@@ -23,13 +23,11 @@ from triton_ext.emulator.state.block import Launch
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
 from triton_ext.emulator.state.tensor_map_memory import encode
 from triton_ext.emulator.state.types import DTYPES
-from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import TensorMap
 from triton_ext.ptx.parse import Variable, parse_ptx
 
 MAX_THREADS = 1024
-MAX_CLUSTER = 16
 MAX_GRID = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
 MAX_BLOCK = (1024, 1024, 64)
 MAX_LOCAL = 512 << 10
@@ -207,8 +205,10 @@ def prepare(
     most = directives.get("maxntid")
     if most and threads > math.prod(most):
         raise LaunchError(f"block {block}: the kernel says .maxntid {most}")
-    if math.prod(cluster) > MAX_CLUSTER:
-        raise LaunchError(f"cluster {cluster}: a cluster has at most {MAX_CLUSTER} blocks")
+    capability = program.target.capability
+    if math.prod(cluster) > capability.cluster:
+        few = f"has at most {capability.cluster} blocks" if capability.cluster > 1 else "is none"
+        raise LaunchError(f"cluster {cluster}: on sm_{capability.number} a cluster {few}")
     if any(g % c for g, c in zip(grid, cluster, strict=True)):
         raise LaunchError(f"grid {grid} is not a multiple of the cluster {cluster}")
     for what, size, limit in (
@@ -221,11 +221,12 @@ def prepare(
     if (
         not isinstance(dynamic_smem_bytes, (int, np.integer))
         or dynamic_smem_bytes < 0
-        or dynamic_smem_bytes + storage.static_smem_bytes > SHARED_MEMORY_PER_BLOCK
+        or dynamic_smem_bytes + storage.static_smem_bytes > capability.shared_memory_per_block
     ):
         raise LaunchError(
             f"dynamic_smem_bytes = {dynamic_smem_bytes}: with the {storage.static_smem_bytes}"
-            f" static bytes it must be in [0, {SHARED_MEMORY_PER_BLOCK}]"
+            f" static bytes it must be in [0, {capability.shared_memory_per_block}] on"
+            f" sm_{capability.number}"
         )
     memory = memory or GlobalMemory()
     memory.released.clear()
@@ -279,7 +280,8 @@ def run_ptx(
     """Run a kernel of a PTX module on the emulated GPU, until all of its blocks are done.
 
     Args:
-        ptx: the text of the module, from any compiler; its ``.target`` must be sm_90 or sm_100.
+        ptx: the text of the module, from any compiler; its ``.target`` must be one of
+            `triton_ext.hardware.architecture.CAPABILITIES`, with a suffix where it needs one.
         kernel: the entry's name; None for the only one.
         grid, block, cluster: blocks, threads of a block, and blocks of a cluster: an int, or up to
             three. A cluster of None is the one that the kernel requires, or a single block.

@@ -385,7 +385,7 @@ def _access(
     texts = operands.vector(registers)
     if len(texts) != vector:
         raise UnsupportedInstruction(f"{len(texts)} registers for a vector of {vector}", at)
-    if vector * bits_of(type_name) > _VECTOR_BITS and (operands.arch < 100 or space != "global"):
+    if vector * bits_of(type_name) > _VECTOR_BITS and space != "global":
         raise UnsupportedInstruction(
             f"a vector of {vector * bits_of(type_name)} bits: at most {_VECTOR_BITS}, and 256 bits"
             " in global memory from sm_100 on",

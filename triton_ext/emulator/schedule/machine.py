@@ -32,7 +32,7 @@ from triton_ext.emulator.units.global_order import GlobalOrder
 from triton_ext.emulator.units.mbarriers import check_complete, check_others, mismatches
 from triton_ext.emulator.units.tensor_core import check_freed
 from triton_ext.emulator.units.tma import check_awaited
-from triton_ext.hardware.architecture import MULTIPROCESSORS
+from triton_ext.hardware.architecture import Target
 
 QUANTUM = 4096
 """Instructions that a block runs before another one gets its turn."""
@@ -200,6 +200,7 @@ class Machine:
     hopeless: bool = False
     together: bool = False
     chosen: Sequence[int] | None = None
+    target: Target = field(init=False)
     multiprocessors: int = field(init=False)
     counts: list[int] = field(init=False)
     global_order: GlobalOrder | None = field(default=None, init=False)
@@ -211,7 +212,8 @@ class Machine:
     _rounds: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.multiprocessors = MULTIPROCESSORS[self.program.arch]
+        self.target = self.program.target
+        self.multiprocessors = self.target.capability.multiprocessors
         self.counts = [0] * len(self.program.steps)
         if self.launch.check_races and GlobalOrder.fits(self.launch):
             program = [step.instruction for step in self.program.steps]

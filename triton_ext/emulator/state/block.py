@@ -39,7 +39,7 @@ from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.storage import Register, Storage, Symbol, register_file
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.state.undefined import UndefinedRegisters, UnwrittenLoads
-from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.hardware.architecture import WARP_THREADS, Target
 from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
 from triton_ext.ptx.parse import Instruction
 
@@ -216,6 +216,7 @@ class Gpu(Protocol):
         steps: instructions executed so far: the clock that a kernel can read.
         progress: to be increased with every change that another thread could wait for.
         changes: with every one of global memory, that another GPU could wait for.
+        target: what the kernel was compiled for.
         multiprocessors: their number.
         counts: how often each instruction of the program was executed.
         values: whether the products of wgmma are computed.
@@ -228,6 +229,7 @@ class Gpu(Protocol):
     steps: int
     progress: int
     changes: int
+    target: Target
     multiprocessors: int
     counts: list[int]
     values: bool

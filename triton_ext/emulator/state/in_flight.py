@@ -176,14 +176,14 @@ class PairAllocation:
     """What the two blocks of a pair have asked of their tensor memories together, by rank.
 
     Attributes:
-        wanted: columns that a tcgen05.alloc waits for.
+        wanted: columns that a tcgen05.alloc waits for, and whether it is exclusive.
         granted: the column that it got.
         leaving: (address, columns, what its warp has seen) of a tcgen05.dealloc that waits.
         freed: how many tcgen05.dealloc the pair has done.
         allocated: the warp that allocated last, as an agent, and its event.
     """
 
-    wanted: dict[int, int] = field(default_factory=dict)
+    wanted: dict[int, tuple[int, bool]] = field(default_factory=dict)
     granted: dict[int, int] = field(default_factory=dict)
     leaving: dict[int, tuple[int, int, NDArray[np.int64]]] = field(default_factory=dict)
     freed: int = 0

@@ -31,20 +31,23 @@ _CODE_TYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32}
 
 
 @lru_cache(4096)
-def decode_descriptor(value: int, arch: int) -> SmemDescriptor:
+def decode_descriptor(value: int, arch: int, *, absolute: bool = False) -> SmemDescriptor:
     """The matrix descriptor that a 64-bit register holds.
 
+    Args:
+        absolute: whether the instruction may have the leading dimension as an address.
+
     Raises:
-        DescriptorFault: it is illegal, or uses the mode that is modelled nowhere.
+        DescriptorFault: it is illegal, or has what the instruction may not have.
     """
     wrong = problems(value, arch)
     if wrong:
         raise DescriptorFault(f"matrix descriptor {value:#018x}: {'; '.join(wrong)}")
     descriptor = SmemDescriptor.decode(value, arch)
-    if descriptor.lbo_mode:
+    if descriptor.lbo_mode and not absolute:
         raise DescriptorFault(
             f"matrix descriptor {value:#018x}: the leading dimension as an absolute address (bit"
-            " 52) is for K = 96 on sm_103a alone"
+            " 52) is for the K of 48 bytes, 96 elements, that sm_103 brought"
         )
     return descriptor
 
@@ -80,6 +83,8 @@ def chunk_addresses(
     Returns:
         A flat array: the chunks of the first row of the strided dimension, then the next.
     """
+    if descriptor.lbo_mode:  # the leading dimension does not move with the start
+        return _chunk_offsets(descriptor, mn, k, bits, major)
     phase = descriptor.start_address % SWIZZLE_PERIOD
     relative = replace(descriptor, start_address=phase)
     return _chunk_offsets(relative, mn, k, bits, major) + (descriptor.start_address - phase)

@@ -31,7 +31,11 @@ def tensor_core(cta: Cta) -> TensorCore:
     """The block's tensor core, with its tensor memory."""
     if cta.tensor_core is None:
         cta.tensor_core = TensorCore(
-            TensorMemory(cta.cluster.agent_name, cta.cluster.unwritten_loads.fault)
+            TensorMemory(
+                cta.machine.target.capability.tensor_memory_columns,
+                cta.cluster.agent_name,
+                cta.cluster.unwritten_loads.fault,
+            )
         )
     return cta.tensor_core
 
