@@ -339,6 +339,9 @@ class Fibers:
     def _exit(self, fiber: Fiber) -> None:
         self.fibers.remove(fiber)
         cta = self.cta
+        clocks, agents = cta.cluster.clocks, cta.agents(fiber.lanes)
+        clocks.tick(agents)
+        cta.exited.absorb(clocks.snapshot(agents))
         cta.live[fiber.lanes] = False
         cta.finished = not cta.live.any()
         for other in self.fibers:

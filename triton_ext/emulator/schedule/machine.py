@@ -31,7 +31,7 @@ from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.units.global_order import GlobalOrder
 from triton_ext.emulator.units.mbarriers import check_complete, check_others, mismatches
 from triton_ext.emulator.units.tensor_core import check_freed
-from triton_ext.emulator.units.tma import check_awaited
+from triton_ext.emulator.units.unawaited import check_awaited
 from triton_ext.hardware.architecture import MULTIPROCESSORS
 
 QUANTUM = 4096

@@ -291,7 +291,8 @@ class Cluster:
         self.clocks = Clocks(agents, self.identity, known)
         self.unwritten_loads = UnwrittenLoads(machine.launch.threads)
         self.ctas = [Cta(self, index, rank) for rank, index in enumerate(indices)]
-        self.barrier = ClusterBarrier([cta.live for cta in self.ctas], self.clocks)
+        live, exited = zip(*((cta.live, cta.exited) for cta in self.ctas), strict=True)
+        self.barrier = ClusterBarrier(live, self.clocks, exited)
         self.released: dict[int, Clock] = {}
         self.pairs: defaultdict[int, PairAllocation] = defaultdict(PairAllocation)
 
@@ -313,6 +314,7 @@ class Cta:
         thread_number, thread_index: (threads,): 0, 1, ...; and (x, y, z) of these arrays.
         first_agent, agents_each: its agents' numbers begin here, and are so many.
         live: (threads,): which threads have not exited; `finished`: none is left.
+        exited: what those had seen that have exited.
         files: the registers, by type: rows of threads.
         carry: (threads,): the carry flags of extended-precision arithmetic.
         shared, local: its memory.
@@ -350,6 +352,7 @@ class Cta:
             self.thread_number // (x * y),
         )
         self.live = np.ones(self.threads, np.bool_)
+        self.exited = cluster.clocks.empty()
         self.finished = False
         self.agents_each = agents_of_block(self.warps)
         self.first_agent = rank * self.agents_each

@@ -1,0 +1,35 @@
+"""Bulk copies that nobody has waited for when their block ends."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from triton_ext.emulator.errors import SynchronizationFault
+from triton_ext.emulator.state.block import Cta
+
+
+def check_awaited(cta: Cta) -> None:
+    """Raise SynchronizationFault if a block has ended, and nobody waited for its last copies.
+
+    A group that was waited for keeps the copies whose writes are outstanding: those may be.
+    """
+    seen = cta.cluster.clocks.seen
+    for unit, event in cta.copied_in.items():
+        if (np.delete(seen[:, unit], unit) < event).all():
+            raise SynchronizationFault(
+                "the block ends, and no thread has waited for a copy that TMA has made into shared"
+                " memory: it could still be in flight when the memory belongs to another block"
+            )
+    for thread, groups in cta.bulk_groups.items():
+        for committed, group in ((False, groups.open), *((True, g) for g in groups.committed)):
+            for copy in group:
+                if not copy.awaited:
+                    raise SynchronizationFault(
+                        "the block ends, and the thread that issued this copy out of shared memory"
+                        " has not waited for it"
+                        + ("" if committed else " (nor committed it to a group)")
+                        + ": TMA could still read the memory when it belongs to another block;"
+                        " cp.async.bulk.wait_group or .wait_group.read is missing",
+                        copy.instruction,
+                        cta.describe(slice(thread, thread + 1)),
+                    )
