@@ -65,6 +65,7 @@ def run(
     shared: int = 0,
     grid: int = 1,
     threads: int = 128,
+    strict: bool = False,
 ) -> None:
     run_ptx(
         text,
@@ -74,6 +75,7 @@ def run(
         dynamic_smem_bytes=STATE + shared,
         schedule=schedule,
         seed=1,
+        strict=strict,
     )
 
 
@@ -890,11 +892,11 @@ NOTHING = np.zeros(4096, np.uint32)
 def faulty(
     body: str, fault: type[EmulationError], *parts: str, schedule: str = "eager", grid: int = 1
 ) -> None:
-    """The kernel is legal PTX, and raises `fault`; its message has all of `parts`."""
+    """The kernel is legal PTX, and raises `fault` if strict; its message has all of `parts`."""
     text = kernel(body, cluster=grid)
     assemble([text])
     with pytest.raises(fault) as caught:
-        run(text, NOTHING, NOTHING.copy(), schedule, shared=16384, grid=grid)
+        run(text, NOTHING, NOTHING.copy(), schedule, shared=16384, grid=grid, strict=True)
     for part in parts:
         assert part in str(caught.value), str(caught.value)
 

@@ -40,6 +40,7 @@ class Emulation:
     check_races: bool = True
     check_empty: bool = False
     check_views: bool = True
+    strict: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Emulation:

@@ -39,6 +39,9 @@ def cluster_arrive(at: Instruction, modifiers: Modifiers, operands: Operands) ->
         if not relaxed:
             clocks.release_arrivals(agents)
         clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
+        if relaxed:
+            why = "releases nothing: .release, or fence.acq_rel.cluster before it,"
+            clocks.withhold(agents, at, why)
         barrier = cta.cluster.barrier
         if cta.machine.observer is not None:
             cta.machine.observer.arrives(cta, lanes, barrier, barrier.generation, True)

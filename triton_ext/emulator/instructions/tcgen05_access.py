@@ -29,6 +29,7 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.in_flight import Arrival
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import QUARTER
 from triton_ext.emulator.state.storage import Register
 from triton_ext.emulator.state.tensor_memory import Access, Cells, TensorMemory
 from triton_ext.emulator.state.tensor_memory_cells import AccessCells, access_cells
@@ -88,7 +89,8 @@ class _Place:
         base = same_in_warp(addresses, number, "the address of tensor memory")
         lane, column = base >> 16, base & 0xFFFF
         self.memory: TensorMemory = tensor_core(cta).memory
-        self._check(warps, lane, column, named, what)
+        lane = self._lanes(cta, lanes, warps, lane, what)
+        self._check(lane, column, named, what)
         self.agents = cta.agents(lanes)
         self.all_seen = cta.cluster.clocks.seen[self.agents]
         self.cells: Cells
@@ -110,23 +112,28 @@ class _Place:
         self.together = True
         self.cells = (flat.reshape(count, -1),)
 
-    def _check(
-        self,
-        warps: NDArray[np.intp],
-        lane: NDArray[Any],
-        column: NDArray[Any],
-        named: AccessCells,
-        what: str,
-    ) -> None:
+    @staticmethod
+    def _lanes(
+        cta: Cta, lanes: Lanes, warps: NDArray[np.intp], lane: NDArray[Any], what: str
+    ) -> NDArray[Any]:
+        """The first lane of each warp, which must be in its quarter, from those that are named."""
         quarter = warps % WARPGROUP_WARPS
         wrong = lane // WARP_LANES != quarter
-        if wrong.any():
-            which = int(np.flatnonzero(wrong)[0])
-            first = int(quarter[which]) * WARP_LANES
-            raise TensorMemoryFault(
-                f"{what} at lane {int(lane[which])} by warp {int(warps[which])}, which may access"
-                f" lanes {first} to {first + WARP_LANES - 1} alone (its number modulo 4)"
-            )
+        if not wrong.any():
+            return lane
+        if (lane[wrong] < WARP_LANES).all() and cta.takes(QUARTER, lanes):
+            return np.where(wrong, lane + quarter * WARP_LANES, lane)
+        bad = wrong if cta.launch.strict else wrong & (lane >= WARP_LANES)
+        which = int(np.flatnonzero(bad)[0])
+        first = int(quarter[which]) * WARP_LANES
+        raise TensorMemoryFault(
+            f"{what} at lane {int(lane[which])} by warp {int(warps[which])}, which may access"
+            f" lanes {first} to {first + WARP_LANES - 1} alone (its number modulo 4)"
+        )
+
+    def _check(
+        self, lane: NDArray[Any], column: NDArray[Any], named: AccessCells, what: str
+    ) -> None:
         if not np.isin(lane % WARP_LANES, named.first_lanes).all():
             raise TensorMemoryFault(
                 f"{what} at lane {int(lane[0])}: with this shape the address must name lane"

@@ -22,6 +22,7 @@ from triton_ext.emulator.units.mbarriers import (
     OFFSET_MASK,
     arrives_from_afar,
     find,
+    low_words,
     shared_addresses,
 )
 from triton_ext.emulator.units.tensor_core import UNIT, issue_commit, tensor_core
@@ -44,7 +45,8 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
     def run(cta: Cta, lanes: Lanes) -> None:
         number = lane_sets.count(lanes)
-        targets = shared_addresses(cta, space, np.broadcast_to(address(cta, lanes), number))
+        named = np.broadcast_to(address(cta, lanes), number)
+        targets = shared_addresses(cta, space, low_words(cta, lanes, space, named))
         masks = lane_sets.numbers(mask(cta, lanes), lanes) if mask else [None] * number
         for thread, target, chosen in zip(
             lane_sets.indices(lanes).tolist(), targets.tolist(), masks, strict=True

@@ -32,7 +32,7 @@ from triton_ext.emulator.units.matrix_product import (
     decode_elements,
     multiply_accumulate,
 )
-from triton_ext.emulator.units.operand_matrix import decode_descriptor, read_operand
+from triton_ext.emulator.units.operand_matrix import descriptor_of, read_operand
 from triton_ext.emulator.units.tensor_core import (
     UNIT,
     blocks_of,
@@ -47,7 +47,6 @@ from triton_ext.hardware.tensor_memory_scales import GROUPS, ScaleFactors, scale
 from triton_ext.ptx.forms import Tcgen05Product
 from triton_ext.ptx.parse import Instruction, immediate
 
-SM_100 = 100
 MAX_SCALE_D = 15
 E2M1_SHIFT = 2
 """A 4-bit element of A in tensor memory is in bits 2 to 5 of its byte; one of 6 bits is in the low
@@ -212,7 +211,7 @@ def mma(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 d_at, a_at, in_tensor_memory, b_at, plan, scale_a, scale_b, bool(accumulate),
                 tuple(disabled), scale_d,
             )  # fmt: skip
-            _Product(cta, form, operation).issue(int(thread))
+            _Product(cta, form, operation, int(thread)).issue()
 
     return run
 
@@ -227,8 +226,8 @@ def _columns_of(plan: _Plan) -> int:
 class _Product:
     """One product: its checks at the issue, and its computation later."""
 
-    def __init__(self, cta: Cta, form: Tcgen05Product, operation: _Issue) -> None:
-        self.cta, self.form, self.operation = cta, form, operation
+    def __init__(self, cta: Cta, form: Tcgen05Product, operation: _Issue, thread: int) -> None:
+        self.cta, self.form, self.operation, self.thread = cta, form, operation, thread
         self.plan = plan = operation.plan
         self.found = found = plan.descriptor
         self.unit = cta.unit_agent(UNIT)
@@ -251,11 +250,10 @@ class _Product:
         else:
             self.a_descriptor = self._descriptor(operation.a, found.a_major, found.a_type, "A")
 
-    @staticmethod
-    def _descriptor(value: int, major: str, type_name: str, name: str) -> SmemDescriptor:
+    def _descriptor(self, value: int, major: str, type_name: str, name: str) -> SmemDescriptor:
         """The matrix descriptor, checked against PTX ISA, "Valid Combinations of Type-Size,
         Major-ness and Swizzling"."""
-        found = decode_descriptor(value, SM_100)
+        found = descriptor_of(self.cta, self.thread, value)
         if major == "MN" and (found.atomicity == 32) != (type_name == "tf32"):
             rule = "with" if type_name == "tf32" else "without"
             raise DescriptorFault(
@@ -264,12 +262,12 @@ class _Product:
             )
         return found
 
-    def issue(self, thread: int) -> None:
+    def issue(self) -> None:
         observer, found = self.cta.machine.observer, self.found
         if observer is not None:
             shape, in_memory = (found.m, found.n, found.k), self.a_descriptor is not None
-            observer.multiplies(self.cta, thread, shape, self.form.cta_group, in_memory)
-        issue(self.cta, thread, self.form.cta_group, self._perform)
+            observer.multiplies(self.cta, self.thread, shape, self.form.cta_group, in_memory)
+        issue(self.cta, self.thread, self.form.cta_group, self._perform)
         self._use_collector(tensor_core(self.cta))
 
     def _use_collector(self, core: TensorCore) -> None:

@@ -29,6 +29,7 @@ from triton_ext.emulator.state.in_flight import (
     WarpProducts,
 )
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import Leniency, Taken
 from triton_ext.emulator.state.memory import (
     RANK_SHIFT,
     SHARED_BASE,
@@ -94,6 +95,7 @@ class Launch:
         history: a `triton_ext.emulator.units.history.History`, or None.
         allocated: gives what the kernel has allocated in shared and tensor memory, if known.
         binary: the cubin that ptxas made of it, if known.
+        strict: whether what `triton_ext.emulator.state.leniencies` lists is a fault.
     """
 
     storage: Storage
@@ -114,6 +116,7 @@ class Launch:
     history: Any = None
     allocated: Callable[[], Sequence[Buffer]] = tuple
     binary: bytes | None = None
+    strict: bool = False
 
     @functools.cached_property
     def buffers(self) -> Sequence[Buffer]:
@@ -220,6 +223,7 @@ class Gpu(Protocol):
         counts: how often each instruction of the program was executed.
         values: whether the products of wgmma are computed.
         tensor_maps: those that the kernel has made, by address.
+        taken: what was undefined and run as hardware runs it, by the rule's name.
         global_order: a `triton_ext.emulator.units.global_order.GlobalOrder`, or None.
     """
 
@@ -232,6 +236,7 @@ class Gpu(Protocol):
     counts: list[int]
     values: bool
     tensor_maps: dict[int, MadeTensorMap]
+    taken: dict[str, Taken]
 
     @property
     def observer(self) -> AccessObserver | None:
@@ -388,6 +393,20 @@ class Cta:
     ) -> None:
         """Hand work of the instruction that is being executed to an asynchronous unit."""
         self.machine.issue(AsyncOperation(queue, perform, self.instruction, self, lanes))
+
+    def takes(self, rule: Leniency, lanes: Lanes, instruction: Instruction | None = None) -> bool:
+        """Whether something undefined is run as hardware runs it: noted, unless strict.
+
+        Args:
+            lanes: those that do it.
+            instruction: theirs; by default, the one that is being executed.
+        """
+        if self.launch.strict:
+            return False
+        if rule.name not in self.machine.taken:
+            at = instruction or self.instruction
+            self.machine.taken[rule.name] = Taken(rule, at, self.describe(lanes))
+        return True
 
     def describe(self, lanes: Lanes) -> str:
         """``block (0, 0, 0), warps 0 to 3``."""

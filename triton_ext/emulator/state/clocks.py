@@ -9,11 +9,14 @@ Model" and "Proxies").
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from triton_ext.ptx.parse import Instruction
 
 Agents = NDArray[np.intp]
 Foreign = dict[int, NDArray[np.int64]]
@@ -34,6 +37,10 @@ def merged(one: Foreign, other: Foreign) -> Foreign:
 
 CLUSTER, WIDEST, SYSTEM = 2, 3, 4
 """Scopes: 1 is the block, 2 the cluster, 3 the GPU, 4 all of them."""
+
+
+_WITHHELD = 64
+"""How many arrivals that release nothing are remembered."""
 
 
 @dataclass(eq=False)
@@ -95,6 +102,8 @@ class Clocks:
         proxied: see `Clock`.
         met: of each warp, the last event before its lanes met (``bar.warp.sync`` and its like).
         arrivals: the last one of each agent at each mbarrier of another block.
+        withheld: what arrivals that release nothing, or too narrowly, would have released, with
+            the instruction and why: for errors.
     """
 
     def __init__(self, agents: int, number: int = 0, known: Foreign | None = None) -> None:
@@ -107,6 +116,7 @@ class Clocks:
         self.foreign: dict[int, Foreign] = dict.fromkeys(range(agents), known) if known else {}
         self.proxied: dict[int, Foreign] = dict(self.foreign)
         self.arrivals: dict[tuple[int, int], RemoteArrival] = {}
+        self.withheld: deque[tuple[NDArray[np.int64], Instruction, str]] = deque(maxlen=_WITHHELD)
         self._published: dict[int, dict[int, Clock]] = {}
         self._observed: dict[int, dict[int, Clock]] = {}
 
@@ -214,6 +224,22 @@ class Clocks:
             for arrival in self.arrivals.values():
                 if self.seen[agent, arrival.agent] >= arrival.event:
                     arrival.released.setdefault(agent, event)
+
+    def withhold(self, agents: Agents, at: Instruction, why: str) -> None:
+        """An arrival of `agents` does not release what they have seen.
+
+        Args:
+            why: what is wrong with it, and what would be right.
+        """
+        self.withheld.append((self.snapshot(agents).seen, at, why))
+
+    def culprit(self, agent: int, event: int) -> str:
+        """The last arrival that would have released an event of an agent, in words; or ""."""
+        for seen, at, why in reversed(self.withheld):
+            if seen[agent] >= event:
+                where = at.source or f"PTX line {at.line}"
+                return f"; {at.opcode} at {where} {why} is missing"
+        return ""
 
     # ------------------------------------------------- fences with relaxed accesses
     # PTX ISA, "Release and Acquire Patterns": a fence before a relaxed arrival releases what was

@@ -155,10 +155,11 @@ class SharedMemory:
                 f"shared address {address:#x} is written, and holds a live mbarrier:"
                 " mbarrier.inval must come first"
             )
-        other = int(np.broadcast_to(others, late.shape)[lane, byte]) & AGENT
+        found = int(np.broadcast_to(others, late.shape)[lane, byte])
+        other = found & AGENT
         raise SynchronizationFault(
             f"shared address {address:#x} {what} {self.agent_name(other)}, and nothing orders the"
-            f" two{self.place(address)}"
+            f" two{self.place(address)}{self.clocks.culprit(other, found >> EVENT)}"
         )
 
     def _late(self, stamps: Numbers, agents: Agents) -> NDArray[np.bool_]:
@@ -268,11 +269,13 @@ class SharedMemory:
         late = late & (self._bytes(offsets[lanes], values.shape[1]) != values[lanes])
         if late.any():
             at, byte = (int(n) for n in np.argwhere(late)[0])
-            address = int(offsets[lanes[at]]) + byte
+            address, loader = int(offsets[lanes[at]]) + byte, int(self._loaders[rows[loaders[at]]])
+            loads = self._loads.get(where, values.shape[1])
+            event = int(np.broadcast_to(loads, late.shape)[at, byte])
             raise SynchronizationFault(
                 f"shared address {address:#x} is written, and was read by"
-                f" {self.agent_name(int(self._loaders[rows[loaders[at]]]))}, and nothing orders"
-                f" that read before (a barrier){self.place(address)}"
+                f" {self.agent_name(loader)}, and nothing orders that read before (a barrier)"
+                f"{self.place(address)}{self.clocks.culprit(loader, event)}"
             )
 
     def check_reads_fenced(self, start: int, size: int, clock: Clock, name: str) -> None:
@@ -304,6 +307,7 @@ class SharedMemory:
                 f" by {self.agent_name(int(loaders[row]))}: nothing orders its read before (an"
                 " arrival at the mbarrier that the copy waits for, or a barrier)"
                 f"{self.place(first * GRANULE)}"
+                f"{self.clocks.culprit(int(loaders[row]), int(loads[row, chunk]))}"
             )
 
     def store(
@@ -428,14 +432,13 @@ class SharedMemory:
         late = written >> EVENT > clock.fenced[written & AGENT]
         lane, byte = (int(n) for n in np.argwhere(late)[0])
         writer, address = int(written[lane, byte]) & AGENT, int(offsets[lane]) + byte
-        missing = (
-            "a proxy fence (fence.proxy.async)"
-            if written[lane, byte] >> EVENT <= clock.seen[writer]
-            else "a barrier or wait"
-        )
+        event = int(written[lane, byte]) >> EVENT
+        missing, culprit = "a proxy fence (fence.proxy.async)", ""
+        if event > clock.seen[writer]:
+            missing, culprit = "a barrier or wait", self.clocks.culprit(writer, event)
         raise SynchronizationFault(
             f"{name} reads shared address {address:#x}, written by {self.agent_name(writer)};"
-            f" between the two, {missing} is missing{self.place(address)}"
+            f" between the two, {missing} is missing{self.place(address)}{culprit}"
         )
 
     @staticmethod

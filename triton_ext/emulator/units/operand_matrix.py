@@ -15,13 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.errors import DescriptorFault, LayoutFault
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.leniencies import VERSION
 from triton_ext.emulator.state.memory import SHARED_BASE, Bytes
 from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.stamps import Numbers
 from triton_ext.emulator.units.matrix_product import OPERAND_BITS
 from triton_ext.emulator.units.provenance import Reading, misplaced, swizzled_rows
-from triton_ext.hardware.smem_descriptor import SmemDescriptor, problems
+from triton_ext.hardware.smem_descriptor import FIELDS, SmemDescriptor, problems
 from triton_ext.layouts.atoms import Major
 from triton_ext.layouts.encodings import CHUNK_BYTES
 
@@ -47,6 +49,21 @@ def decode_descriptor(value: int, arch: int) -> SmemDescriptor:
             " 52) is for K = 96 on sm_103a alone"
         )
     return descriptor
+
+
+_VERSION_BIT, _VERSION_BITS = FIELDS[100]["version"]
+
+
+def descriptor_of(cta: Cta, thread: int, value: int) -> SmemDescriptor:
+    """The matrix descriptor of a tcgen05 instruction; raises as `decode_descriptor` does.
+
+    Args:
+        thread: the one that issues it.
+    """
+    version = value >> _VERSION_BIT & (1 << _VERSION_BITS) - 1
+    if not version and cta.takes(VERSION, slice(thread, thread + 1)):
+        value |= 1 << _VERSION_BIT
+    return decode_descriptor(value, 100)
 
 
 @lru_cache(4096)

@@ -6,6 +6,7 @@ import numpy as np
 
 from triton_ext.emulator.errors import SynchronizationFault
 from triton_ext.emulator.state.block import Cta
+from triton_ext.emulator.state.leniencies import LAST_STORE
 
 
 def check_awaited(cta: Cta) -> None:
@@ -23,7 +24,10 @@ def check_awaited(cta: Cta) -> None:
     for thread, groups in cta.bulk_groups.items():
         for committed, group in ((False, groups.open), *((True, g) for g in groups.committed)):
             for copy in group:
-                if not copy.awaited:
+                if copy.awaited:
+                    continue
+                lanes = slice(thread, thread + 1)
+                if not committed or not cta.takes(LAST_STORE, lanes, copy.instruction):
                     raise SynchronizationFault(
                         "the block ends, and the thread that issued this copy out of shared memory"
                         " has not waited for it"
@@ -31,5 +35,5 @@ def check_awaited(cta: Cta) -> None:
                         + ": TMA could still read the memory when it belongs to another block;"
                         " cp.async.bulk.wait_group or .wait_group.read is missing",
                         copy.instruction,
-                        cta.describe(slice(thread, thread + 1)),
+                        cta.describe(lanes),
                     )
