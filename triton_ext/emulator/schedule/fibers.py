@@ -200,7 +200,7 @@ class Fibers:
                 return done
             lanes = fiber.lanes
             if step.meets:
-                clocks.lanes_meet(cta.agents(lanes))
+                clocks.lanes_meet(cta.agents(lanes), step.orders)
             if cta.in_flight and not step.in_flight:
                 self._check_in_flight(step, lanes)
             if cta.arriving:

@@ -101,6 +101,9 @@ class Clocks:
         foreign: by agent, what it has seen of other clusters.
         proxied: see `Clock`.
         met: of each warp, the last event before its lanes met (``bar.warp.sync`` and its like).
+        joined: the last event before they met and were ordered by it.
+        partial: of each warp, the event and the instruction of its last proxy fence that some
+            of its lanes left out.
         arrivals: the last one of each agent at each mbarrier of another block.
         withheld: what arrivals that release nothing, or too narrowly, would have released, with
             the instruction and why: for errors.
@@ -113,6 +116,8 @@ class Clocks:
         self.fenced = np.zeros((agents, agents), np.int64)
         self.events = 0
         self.met: NDArray[np.int64] = np.zeros(agents, np.int64)
+        self.joined: NDArray[np.int64] = np.zeros(agents, np.int64)
+        self.partial: dict[int, tuple[int, Instruction]] = {}
         self.foreign: dict[int, Foreign] = dict.fromkeys(range(agents), known) if known else {}
         self.proxied: dict[int, Foreign] = dict(self.foreign)
         self.arrivals: dict[tuple[int, int], RemoteArrival] = {}
@@ -126,9 +131,15 @@ class Clocks:
         self.seen[agents, agents] = self.events
         return self.events
 
-    def lanes_meet(self, agents: Agents) -> None:
-        """The lanes of these warps are in step: what one of them has done, the others see."""
+    def lanes_meet(self, agents: Agents, ordered: bool) -> None:
+        """The lanes of these warps are in step: what one of them has done, the others see.
+
+        Args:
+            ordered: by an instruction that orders it, too.
+        """
         self.met[agents] = self.events
+        if ordered:
+            self.joined[agents] = self.events
 
     def unit_event(self, agent: int) -> int:
         """A new event of an asynchronous unit, whose proxy needs no fence to see it; its number."""
@@ -240,6 +251,17 @@ class Clocks:
                 where = at.source or f"PTX line {at.line}"
                 return f"; {at.opcode} at {where} {why} is missing"
         return ""
+
+    def left_out(self, agent: int, event: int) -> str:
+        """The proxy fence that some lanes of a warp left out, in words; "" if that is not why."""
+        last, at = self.partial.get(agent, (-1, None))
+        if at is None or event != last:
+            return ""
+        where = at.source or f"PTX line {at.line}"
+        return (
+            f"; some lanes of the warp alone execute the one at {where}, before the warp meets:"
+            " each lane that writes must execute it, or one of them after a barrier"
+        )
 
     # ------------------------------------------------- fences with relaxed accesses
     # PTX ISA, "Release and Acquire Patterns": a fence before a relaxed arrival releases what was

@@ -27,6 +27,7 @@ from triton_ext.emulator.state.stamps import (
     SEVERAL,
     Numbers,
     Stamps,
+    renewed,
     stamp,
 )
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
@@ -367,6 +368,15 @@ class SharedMemory:
             shared = (other >> LANE & LANES).any(axis=1)
             self.written.put(offsets[shared], width, stamp(event, agents[shared]))
 
+    def write_again(self, agent: int, after: int, lanes: NDArray[np.bool_], event: int) -> None:
+        """What lanes of a warp have written after an event counts as written at another one; the
+        arguments are those of `renewed`.
+        """
+        self.written.renew(lambda numbers: renewed(numbers, agent, after, lanes, event))
+        if self._undefined is not None:
+            stamps = self._undefined[0]
+            stamps[:] = renewed(stamps, agent, after, lanes, event)
+
     # -------------------------------------------------------- asynchronous units
 
     def bulk_load(
@@ -433,7 +443,7 @@ class SharedMemory:
         lane, byte = (int(n) for n in np.argwhere(late)[0])
         writer, address = int(written[lane, byte]) & AGENT, int(offsets[lane]) + byte
         event = int(written[lane, byte]) >> EVENT
-        missing, culprit = "a proxy fence (fence.proxy.async)", ""
+        missing, culprit = "a proxy fence (fence.proxy.async)", self.clocks.left_out(writer, event)
         if event > clock.seen[writer]:
             missing, culprit = "a barrier or wait", self.clocks.culprit(writer, event)
         raise SynchronizationFault(
