@@ -103,6 +103,11 @@ def _pattern(text: str) -> str:
     help="Memory of torch.empty must have been written before a kernel reads it.",
 )
 @click.option(
+    "--check-unread",
+    is_flag=True,
+    help="What TMA brings into shared memory must be read before another copy overwrites it.",
+)
+@click.option(
     "--strict",
     is_flag=True,
     help="What is undefined, and relied on by published kernels, is a fault in place of a warning.",

@@ -146,6 +146,10 @@ class LayoutFault(EmulationError):
     """Shared memory is read in another layout than TMA wrote it: swizzle, strides, major-ness."""
 
 
+class UnreadCopy(EmulationError):
+    """Bytes that a copy has brought into shared memory, and nobody read until another overwrote."""
+
+
 class BarrierFault(EmulationError):
     """An mbarrier or barrier that is misused: not initialised, too many arrivals, bytes left."""
 

@@ -85,6 +85,7 @@ class EmulatedGpu:
         check_empty: whether memory of ``torch.empty`` must have been written before it is read.
         check_views: whether a launch reaches of a tensor's storage its elements alone.
         strict: whether what is undefined by the letter, and relied on, is a fault.
+        check_unread: whether what copies bring must be read before it is overwritten by another.
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
         said: whether it was said that they stand for time.
@@ -107,6 +108,7 @@ class EmulatedGpu:
     check_empty: bool = False
     check_views: bool = True
     strict: bool = False
+    check_unread: bool = False
     launches: int = 0
     steps: int = 0
     said: bool = False
@@ -153,6 +155,7 @@ class EmulatedGpu:
             check_races=self.check_races,
             check_empty=self.check_empty,
             strict=self.strict,
+            check_unread=self.check_unread,
         )
         if self.peers is not None:
             launch = self.peers.place(self.device, launch)
@@ -608,6 +611,7 @@ def emulate(
     check_empty: bool = False,
     check_views: bool = True,
     strict: bool = False,
+    check_unread: bool = False,
     time: Any = None,
     values: bool = True,
 ) -> Iterator[Any]:
@@ -638,6 +642,7 @@ def emulate(
             else is in their storage. Off for kernels that use the padding behind a view.
         strict: what is undefined by the letter, and relied on by published kernels, is a fault, in
             place of a warning: see `run_ptx`, too.
+        check_unread: what TMA brings must be read before another copy overwrites it: see there.
         time: a GPU ("H200", "H100"; "B200" for sm_100; True for the first of them) or a
             `triton_ext.timeline.gpus.Gpu`: predict what each launch would take there: see
             `EmulatedGpu.timeline` and `EmulatedGpu.seconds`. Needs the eager schedule.
@@ -666,7 +671,7 @@ def emulate(
     gpus = [
         EmulatedGpu(
             arch, schedule, seed, observer, idle, buffers, limits, check_layouts, check_races,
-            check_empty, check_views, strict, clock=clock, device=device,
+            check_empty, check_views, strict, check_unread, clock=clock, device=device,
         )
         for device in range(devices or 1)
     ]  # fmt: skip

@@ -41,6 +41,7 @@ class Emulation:
     check_empty: bool = False
     check_views: bool = True
     strict: bool = False
+    check_unread: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Emulation:

@@ -182,6 +182,7 @@ def prepare(
     check_races: bool = True,
     check_empty: bool = False,
     strict: bool = False,
+    check_unread: bool = False,
 ) -> Launch:
     """Check a launch, and lay out its parameters.
 
@@ -189,7 +190,7 @@ def prepare(
         names: what errors call the arguments.
         check_layouts, check_races: see `run_ptx`.
         check_empty: see `triton_ext.emulate`.
-        strict: see `run_ptx`.
+        strict, check_unread: see `run_ptx`.
 
     Raises:
         LaunchError: what the kernel or the GPU does not allow.
@@ -243,6 +244,7 @@ def prepare(
     return Launch(
         storage, grid, cluster, block, dynamic_smem_bytes, parameters, addresses, memory,
         check_layouts, check_races, check_empty, in_clusters, strict=strict,
+        check_unread=check_unread,
     )  # fmt: skip
 
 
@@ -279,6 +281,7 @@ def run_ptx(
     check_layouts: bool = True,
     check_races: bool = True,
     strict: bool = False,
+    check_unread: bool = False,
 ) -> Machine:
     """Run a kernel of a PTX module on the emulated GPU, until all of its blocks are done.
 
@@ -310,6 +313,8 @@ def run_ptx(
         strict: what is undefined by the letter, and relied on by published kernels, is a fault:
             ``docs/reference/undefined.md`` lists it. Without it such a kernel is run as hardware
             runs it, and `UndefinedBehaviour` warns of it once.
+        check_unread: what TMA and bulk copies bring into shared memory must be read before another
+            copy overwrites it (`UnreadCopy`). Off by default: kernels load more than they use.
 
     Returns:
         The machine, as it stands at the end.
@@ -336,6 +341,7 @@ def run_ptx(
         check_layouts=check_layouts,
         check_races=check_races,
         strict=strict,
+        check_unread=check_unread,
     )
     machine = Machine(program, launch, Schedule(schedule, seed), observer, limits)
     try:

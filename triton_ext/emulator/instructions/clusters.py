@@ -131,7 +131,7 @@ def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
                 if where % RESPONSE_BYTES:
                     raise MemoryFault(f"response address {where:#x} is no multiple of 16")
                 answer = np.zeros(4, np.uint32)
-                number = cta.machine.take_cluster()
+                number = cta.machine.take_cluster(cta.cluster)
                 if number is not None:
                     answer[0], answer[1:] = _CANCELED, cta.launch.blocks(number)[0]
                 ranks = range(len(cta.cluster.ctas)) if everywhere else [where >> RANK_SHIFT]
@@ -147,7 +147,7 @@ def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
                     # reads of what they hand on with the tile, is over for who has the answer.
                     np.maximum(done.seen, clock.seen, out=done.seen)
                     brings(cta, there, RESPONSE_BYTES, at)
-                    signal(cta, there, RESPONSE_BYTES, done)
+                    signal(cta, there, RESPONSE_BYTES, done, unit)
 
         cta.issue(lanes, None, perform)
 

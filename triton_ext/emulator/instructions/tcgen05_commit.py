@@ -89,6 +89,7 @@ def _arrival(
                 # Who knows, by any commit, that the same work or later work is done, knows of this.
                 arrival = arrives_from_afar(cta, address, unit, event)
                 arrival.released[unit] = event
+            barrier.signals[unit] = event, barrier.phase
             barrier.note(ARRIVALS, 1, at)
             if cta.machine.observer is not None:
                 rank = address >> RANK_SHIFT

@@ -33,6 +33,7 @@ from triton_ext.emulator.units.matrix_product import (
     multiply_accumulate,
 )
 from triton_ext.emulator.units.operand_matrix import descriptor_of, read_operand
+from triton_ext.emulator.units.provenance import Copied
 from triton_ext.emulator.units.tensor_core import (
     UNIT,
     blocks_of,
@@ -300,9 +301,10 @@ class _Product:
                 self._write(tensor_core(block).memory, cells, np.uint32(0))
             return
         b = self._operand_b(blocks, clock)
+        parts: list[Copied] = []
         for number, block in enumerate(blocks):
             memory = tensor_core(block).memory
-            a = self._operand_a(block, memory, clock)
+            a = self._operand_a(block, memory, clock, parts)
             b_here = b
             if path.parts > 1:
                 a = np.broadcast_to(a, (path.parts, path.rows, found.k))
@@ -319,11 +321,12 @@ class _Product:
     def _operand_b(self, blocks: list[Cta], clock: Clock) -> NDArray[Any]:
         """(k, n), of all blocks: each has its part of N."""
         found = self.found
+        parts: list[Copied] = []
         codes = [
             read_operand(
                 block.shared, self.b_descriptor, found.n // len(blocks), found.k, found.b_type,
                 found.b_major, clock, self.unit, packed=self.plan.packed,
-                name="tcgen05.mma, operand B,",
+                name="tcgen05.mma, operand B,", parts=parts,
             )
             for block in blocks
         ]  # fmt: skip
@@ -332,13 +335,16 @@ class _Product:
         )
         return -values.T if found.negate_b else values.T
 
-    def _operand_a(self, block: Cta, memory: TensorMemory, clock: Clock) -> NDArray[Any]:
+    def _operand_a(
+        self, block: Cta, memory: TensorMemory, clock: Clock, parts: list[Copied]
+    ) -> NDArray[Any]:
         """(rows, k), or (parts, rows, k): each part of the data path reads its own lanes."""
         found, path = self.found, self.plan.path
         if self.a_descriptor is not None:
             codes = read_operand(
                 block.shared, self.a_descriptor, path.rows, found.k, found.a_type, found.a_major,
                 clock, self.unit, packed=self.plan.packed, name="tcgen05.mma, operand A,",
+                parts=parts,
             )  # fmt: skip
         else:
             codes = self._a_in_tensor_memory(memory, clock)

@@ -207,6 +207,7 @@ class Machine:
     global_order: GlobalOrder | None = field(default=None, init=False)
     learned: Foreign = field(default_factory=dict, init=False)
     _waiting: Sequence[int] = field(default=range(0), init=False)
+    _shares: bool = field(default=False, init=False)
     _resident: list[_Resident] = field(default_factory=list, init=False)
     _polled: dict[tuple[object, ...], bytes] = field(default_factory=dict, init=False)
     _timed_out_at: int = field(default=-1, init=False)
@@ -246,12 +247,20 @@ class Machine:
         resident = self._resident = []
         limit = max(1, self.multiprocessors // math.prod(self.launch.cluster))
         beside = min(limit, self.schedule.clusters)
+        self._shares = self.schedule.name == "random" and any(
+            step.instruction.opcode.startswith("clusterlaunchcontrol.try_cancel")
+            for step in self.program.steps
+        )
+        if self._shares:
+            beside = max(1, min(beside, len(self._waiting) // 2))
         idle_since, idle_progress, stuck = 0, -1, False
         watch, watched_since = Watch(), -1
         while self._waiting or resident:
             yield stuck
             stuck = False
-            while self._waiting and len(resident) < (limit if self.together else beside):
+            while len(self._waiting) > self._owed() and len(resident) < (
+                limit if self.together else beside
+            ):
                 resident.append(self._start())
             done = self._turn(resident)
             over = self.steps >= self.limits.max_steps or time.monotonic() > self._deadline
@@ -311,12 +320,29 @@ class Machine:
         blocks = [block for each in self._resident for block in each.blocks]
         return {(number, *state) for number, block in enumerate(blocks) for state in block.states()}
 
-    def take_cluster(self) -> int | None:
-        """Take the next cluster that has not started off the grid: its number, if there is one."""
+    def take_cluster(self, asking: Cluster | None = None) -> int | None:
+        """Take the next cluster that has not started off the grid: its number, if there is one.
+
+        Args:
+            asking: the one that takes its place. Under the random schedule it gets no second one
+                while that would leave another one that runs without any, so that what a block does
+                with its second tile is seen of as many as can have one.
+        """
         if not self._waiting:
             return None
+        if self._shares and asking is not None:
+            had = asking.taken > 0
+            if had and len(self._waiting) <= self._owed():
+                return None
+            asking.taken += 1
         number, self._waiting = self._waiting[0], self._waiting[1:]
         return number
+
+    def _owed(self) -> int:
+        """How many clusters that run have still to be given another one's place."""
+        if not self._shares:
+            return 0
+        return sum(not each.finished and not each.cluster.taken for each in self._resident)
 
     def _start(self) -> _Resident:
         number = self.take_cluster()

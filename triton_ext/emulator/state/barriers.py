@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -281,6 +282,8 @@ class MBarrier:
         tx: bytes that are expected and did not arrive yet; negative if they came first.
         phase: how many phases have completed.
         remote: the last arrival of each agent of another block.
+        signals: the last signal of each asynchronous unit: its event, and the phase.
+        brought: by the memory and the address of a box, the last phases in which it came.
         awaited: how many phases the threads of its block know to have completed, by a wait.
         name: how errors name it, with its address.
         made_by, made_at: the agent that initialised it, and its event.
@@ -298,6 +301,8 @@ class MBarrier:
         self.clock = clock
         self.released = clock.copy()
         self.remote: dict[int, RemoteArrival] = {}
+        self.signals: dict[int, tuple[int, int]] = {}
+        self.brought: dict[tuple[int, int], deque[int]] = {}
         self.awaited = 0
         self.name, self.made_by, self.made_at = name, made_by, made_at
         self.history = History()

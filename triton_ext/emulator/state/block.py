@@ -96,6 +96,7 @@ class Launch:
         allocated: gives what the kernel has allocated in shared and tensor memory, if known.
         binary: the cubin that ptxas made of it, if known.
         strict: whether what `triton_ext.emulator.state.leniencies` lists is a fault.
+        check_unread: whether what copies bring must be read before another copy overwrites it.
     """
 
     storage: Storage
@@ -117,6 +118,7 @@ class Launch:
     allocated: Callable[[], Sequence[Buffer]] = tuple
     binary: bytes | None = None
     strict: bool = False
+    check_unread: bool = False
 
     @functools.cached_property
     def buffers(self) -> Sequence[Buffer]:
@@ -248,8 +250,9 @@ class Gpu(Protocol):
     def polled(self, cta: Cta, warp: int, address: int, value: bytes) -> None:
         """A warp has asked an address in global memory that others may write, or change."""
 
-    def take_cluster(self) -> int | None:
-        """Take the next cluster that has not started off the grid: its number, if there is one."""
+    def take_cluster(self, asking: Cluster | None = None) -> int | None:
+        """Take the next cluster that has not started off the grid: its number, if there is one; for
+        the one that asks."""
 
 
 @dataclass
@@ -283,6 +286,7 @@ class Cluster:
         released: what was released through flags in a block's shared memory, by its rank: see
             `triton_ext.emulator.units.memory_order`.
         unwritten_loads: what its threads have loaded from memory that nothing wrote.
+        taken: of how many clusters that had not started it has taken the place.
         pairs: allocations of tensor memory by pairs of blocks, by the rank of the first, halved.
     """
 
@@ -299,6 +303,7 @@ class Cluster:
         live, exited = zip(*((cta.live, cta.exited) for cta in self.ctas), strict=True)
         self.barrier = ClusterBarrier(live, self.clocks, exited)
         self.released: dict[int, Clock] = {}
+        self.taken = 0
         self.pairs: defaultdict[int, PairAllocation] = defaultdict(PairAllocation)
 
     def agent_name(self, agent: int) -> str:

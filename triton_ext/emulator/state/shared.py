@@ -32,6 +32,7 @@ from triton_ext.emulator.state.stamps import (
 )
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
 from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.ptx.parse import Instruction
 
 HELD = 1 << 38
 """The event of the "last read" of bytes that nothing may write: those of a live mbarrier."""
@@ -50,6 +51,7 @@ class SharedMemory:
         written: the last write of each byte.
         read: its last read by an asynchronous unit.
         copies: what TMA has copied in, by the event: `triton_ext.emulator.units.provenance`.
+        unread: if it is asked for, by the event of each copy into it the instruction.
     """
 
     def __init__(self, size: int, clocks: Clocks) -> None:
@@ -64,6 +66,7 @@ class SharedMemory:
         self._row = np.full(clocks.agents, -1, np.intp)
         self._threads: NDArray[np.intp] = np.zeros(0, np.intp)  # the rows of warps, not of units
         self.copies: dict[int, Any] = {}
+        self.unread: dict[int, Instruction | None] = {}
         self._undefined: tuple[Numbers, Origins] | None = None
 
     @functools.cached_property
@@ -278,6 +281,13 @@ class SharedMemory:
                 f" {self.agent_name(loader)}, and nothing orders that read before (a barrier)"
                 f"{self.place(address)}{self.clocks.culprit(loader, event)}"
             )
+
+    def last_reads(self, start: int, size: int) -> tuple[Numbers, Numbers]:
+        """Of each piece of 16 bytes of a range, the events of its last write and of its last read
+        by anyone; 0 if there was none."""
+        here = self._range(start, size)
+        reads = self._last_loads()[: len(self._loaders), here].max(axis=0, initial=0)
+        return self.written.whole[here] >> EVENT, reads
 
     def check_reads_fenced(self, start: int, size: int, clock: Clock, name: str) -> None:
         """Raise SynchronizationFault if no proxy fence lies between the threads' reads of some

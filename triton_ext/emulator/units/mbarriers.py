@@ -151,9 +151,21 @@ def initialise(cta: Cta, address: int, count: int, agent: int) -> None:
 
 
 def invalidate(cta: Cta, address: int, agent: int) -> None:
-    """Unmake an mbarrier (``mbarrier.inval``); raises as `find` does."""
-    find(cta, address, agent)
+    """Unmake an mbarrier (``mbarrier.inval``).
+
+    Raises:
+        BarrierFault: there is none, or a copy or commit may still signal it.
+        SynchronizationFault: nothing orders its initialisation before.
+    """
+    barrier = find(cta, address, agent)
     offset = address & OFFSET_MASK
+    for unit, (event, phase) in barrier.signals.items():
+        if phase >= barrier.awaited and cta.cluster.clocks.seen[agent, unit] < event:
+            raise BarrierFault(
+                f"mbarrier.inval of {barrier.name}, and {cta.cluster.agent_name(unit)} may still"
+                f" signal it, in phase {phase}: nothing has waited for that phase, and the thread"
+                " knows by no other barrier that the work is done"
+            )
     del cta.mbarriers[offset]
     cta.shared.give_up(offset)
 
@@ -231,16 +243,18 @@ def brings(cta: Cta, address: int, size: int, at: Instruction | None) -> None:
         barrier.note(BROUGHT, size, at)
 
 
-def signal(cta: Cta, address: int, size: int, clock: Clock) -> None:
+def signal(cta: Cta, address: int, size: int, clock: Clock, unit: int) -> None:
     """An asynchronous unit has copied `size` bytes (``complete_tx``).
 
     Args:
         cta: the block of the unit.
+        unit: its agent.
         clock: what a thread that waits for the copy has seen afterwards.
     """
     barrier = find(cta, address)
     if cta.machine.observer is not None:
         cta.machine.observer.brings(cta, address >> RANK_SHIFT, barrier, barrier.phase)
+    barrier.signals[unit] = int(clock.seen[unit]), barrier.phase
     barrier.complete_tx(size, clock)
     cta.machine.progress += 1
 

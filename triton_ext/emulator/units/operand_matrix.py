@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import DescriptorFault, LayoutFault
+from triton_ext.emulator.errors import DescriptorFault, LayoutFault, SynchronizationFault
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.leniencies import VERSION
@@ -22,13 +22,30 @@ from triton_ext.emulator.state.memory import SHARED_BASE, Bytes
 from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.stamps import Numbers
 from triton_ext.emulator.units.matrix_product import OPERAND_BITS
-from triton_ext.emulator.units.provenance import Reading, misplaced, swizzled_rows
+from triton_ext.emulator.units.provenance import (
+    Copied,
+    Reading,
+    brought,
+    misplaced,
+    stale,
+    swizzled_rows,
+)
 from triton_ext.hardware.smem_descriptor import FIELDS, SmemDescriptor, problems
+from triton_ext.hardware.tensor_map import DataType
 from triton_ext.layouts.atoms import Major
 from triton_ext.layouts.encodings import CHUNK_BYTES
 
 SWIZZLE_PERIOD = 1024
 """Every swizzle pattern repeats after this many bytes, or a part of it."""
+_NAMES = {
+    DataType.FLOAT16: "f16",
+    DataType.BFLOAT16: "bf16",
+    DataType.FLOAT32: "tf32",
+    DataType.FLOAT32_FTZ: "tf32",
+    DataType.TFLOAT32: "tf32",
+    DataType.TFLOAT32_FTZ: "tf32",
+}
+"""What the tensor core must take elements of a tensor map for; of integers, for anything."""
 _CODE_TYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32}
 
 
@@ -123,13 +140,24 @@ def _with_extent(
 
 def _check_layout(
     shared: SharedMemory, descriptor: SmemDescriptor, reading: Reading, bits: int, major: Major,
-    name: str, written: Numbers | None
-) -> None:  # fmt: skip
-    """Raise LayoutFault if TMA wrote the operand, and in another layout than it is read."""
+    type_name: str, name: str, written: Numbers | None
+) -> list[Copied]:  # fmt: skip
+    """The copies by TMA that have brought an operand.
+
+    Raises:
+        LayoutFault: they brought another type, or another layout, than it is read in.
+    """
     start = descriptor.start_address
-    found = misplaced(shared, reading, start - start % SWIZZLE_PERIOD, written)
+    copies = brought(shared, reading, start - start % SWIZZLE_PERIOD, written)
+    for copied in copies.values():
+        if _NAMES.get(copied.kind, type_name) != type_name:
+            raise LayoutFault(
+                f"{name} at shared address {start:#x} is read as {type_name}; {copied} brought"
+                f" {copied.kind.name} elements. (If this is meant: check_layouts=False)"
+            )
+    found = misplaced(copies, reading, start - start % SWIZZLE_PERIOD)
     if found is None:
-        return
+        return list(copies.values())
     along = found.chunk * CHUNK_BYTES * 8 // bits
     element = (found.row, along) if major == "K" else (along, found.row)
     raise LayoutFault(
@@ -139,6 +167,19 @@ def _check_layout(
         f" first element affected is {element} of ({'M, K' if ' A' in name else 'N, K'}). (If this"
         " is meant: check_layouts=False)"
     )
+
+
+def _check_phases(copies: list[Copied], name: str) -> None:
+    """Raise SynchronizationFault if an operand is of two phases, the later one incomplete."""
+    found = stale(copies) if len(copies) > 1 else None
+    if found is not None:
+        old, new = found
+        raise SynchronizationFault(
+            f"{name} is read, and a part of it is of phase {old.phase} of {new.barrier.name}, by"
+            f" {old}, another of phase {new.phase}, by {new}: phase {old.phase} brought both, and"
+            f" nothing wrote the first in phase {new.phase}. (If this is meant:"
+            " check_layouts=False)"
+        )
 
 
 def unpack_codes(chunks: Bytes, bits: int) -> Bytes:
@@ -183,6 +224,7 @@ def read_operand(
     *,
     packed: bool = False,
     name: str = "the tensor core",
+    parts: list[Copied] | None = None,
 ) -> NDArray[Any]:
     """The codes of an operand, (mn, k), as `decode_elements` takes them.
 
@@ -196,11 +238,13 @@ def read_operand(
         unit: the agent that reads.
         packed: 4-bit elements without padding.
         name: the operand's name, in errors.
+        parts: what has brought the parts of the operand that lie in other blocks; appended to.
 
     Raises:
         DescriptorFault: the operand leaves the block's shared memory.
-        LayoutFault: TMA wrote it in another layout.
-        SynchronizationFault, UninitializedRead: see `SharedMemory.bulk_load`.
+        LayoutFault: TMA wrote it as another type, or in another layout.
+        SynchronizationFault: a phase in which it was to be brought left a part out; or as
+            `SharedMemory.bulk_load` says, as of UninitializedRead.
     """
     bits = OPERAND_BITS[type_name]
     in_memory = bits if packed or bits >= 8 else 8
@@ -216,7 +260,13 @@ def read_operand(
     else:
         chunks, written = _padded(shared, addresses, bits, clock, unit, name), None
     if shared.copies:
-        _check_layout(shared, descriptor, reading, in_memory, major, name, written)
+        copies = _check_layout(
+            shared, descriptor, reading, in_memory, major, type_name, name, written
+        )
+        parts = copies if parts is None else parts
+        if parts is not copies:
+            parts += copies
+        _check_phases(parts, name)
     codes = codes_of_chunks(chunks, type_name, packed=packed)
     if major == "K":
         return codes.reshape(mn, k)

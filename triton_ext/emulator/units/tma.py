@@ -22,6 +22,7 @@ from triton_ext.emulator.errors import (
     MemoryFault,
     SynchronizationFault,
 )
+from triton_ext.emulator.state.barriers import MBarrier
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.memory import PARAM_WINDOW, WINDOW_SHIFT, Allocation, Bytes
 from triton_ext.emulator.state.tensor_map_memory import decode
@@ -31,6 +32,7 @@ from triton_ext.emulator.units.provenance import (
     Copied,
     Reading,
     arrange,
+    brought,
     misplaced,
     note,
     swizzled_rows,
@@ -460,9 +462,14 @@ class BoxCopy:
     # --------------------------------------------------------- shared memory
 
     def write_shared(
-        self, cta: Cta, values: Bytes, clock: Any, unit: int, instruction: Instruction | None
-    ) -> None:
-        """Put what `read_global` gave into a block's shared memory."""
+        self, cta: Cta, values: Bytes, clock: Any, unit: int, barrier: MBarrier,
+        instruction: Instruction | None
+    ) -> None:  # fmt: skip
+        """Put what `read_global` gave into a block's shared memory.
+
+        Args:
+            barrier: will be told of it.
+        """
         box, shared = self.box, cta.shared
         if box.filled:
             shared.bulk_write(self.address, values, clock, unit, name="TMA")
@@ -471,7 +478,11 @@ class BoxCopy:
             shared.bulk_store(offsets, values, clock, unit, name="TMA")
         if cta.launch.check_layouts and box.arrangement is not None and self.map.rank > 1:
             event = int(cta.cluster.clocks.seen[unit, unit])
-            note(shared, event, Copied(box.arrangement, self.address, instruction))
+            kind, phase = self.map.data_type, barrier.phase
+            copied = Copied(
+                box.arrangement, self.address, instruction, kind, shared, barrier, phase
+            )
+            note(shared, event, copied)
 
     def read_shared(self, cta: Cta, clock: Any, unit: int) -> Bytes:
         """Take the box out of a block's shared memory; of what its tensor has not, zeros.
@@ -490,7 +501,8 @@ class BoxCopy:
             reading, chosen = _part_of(self.map, residue, rows, first, last)
         found = None
         if box.arrangement is not None:
-            found = misplaced(cta.shared, reading, self.address)
+            copies = brought(cta.shared, reading, self.address)
+            found = misplaced(copies, reading, self.address)
         if found is not None and found.copied.arrangement.swizzle != self.map.swizzle:
             raise LayoutFault(
                 f"the copy out of shared memory reads {swizzled_rows(self.map.swizzle.span)};"

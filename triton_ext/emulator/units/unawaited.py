@@ -1,12 +1,14 @@
-"""Bulk copies that nobody has waited for when their block ends."""
+"""Bulk copies that nobody has waited for when their block ends, or whose bytes nobody reads."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from triton_ext.emulator.errors import SynchronizationFault
+from triton_ext.emulator.errors import SynchronizationFault, UnreadCopy
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.leniencies import LAST_STORE
+from triton_ext.emulator.state.shared import SharedMemory
+from triton_ext.emulator.state.stamps import GRANULE
 
 
 def check_awaited(cta: Cta) -> None:
@@ -37,3 +39,20 @@ def check_awaited(cta: Cta) -> None:
                         copy.instruction,
                         cta.describe(lanes),
                     )
+
+
+def check_unread(shared: SharedMemory, start: int, size: int) -> None:
+    """Raise UnreadCopy if bytes that a copy is about to overwrite were brought by an earlier copy,
+    and nobody has read them since.
+    """
+    written, read = shared.last_reads(start, size)
+    for piece in np.flatnonzero(read < written).tolist():
+        event = int(written[piece])
+        if event in shared.unread:
+            at = shared.unread[event]
+            where = "" if at is None else f" at {at.source or f'PTX line {at.line}'}"
+            raise UnreadCopy(
+                f"shared address {start - start % GRANULE + piece * GRANULE:#x} is overwritten by"
+                f" a copy; it was brought by the copy{where}, and nobody has read it since"
+                f"{shared.place(start - start % GRANULE + piece * GRANULE)}"
+            )
