@@ -803,7 +803,8 @@ def test_shift(schedule: str) -> None:
     """31 lanes x 8 columns of one warp's 32; then 4x256b.cp refreshes the last lanes."""
     size = 2048
     body = (
-        allocate(32) + fill_shared(size) + store_columns(16, size // 4, 0) + "  bar.sync 0;\n"
+        allocate(32) + fill_shared(size) + store_columns(16, size // 4, 0)
+        + "  bar.sync 0;\n  tcgen05.fence::after_thread_sync;\n"
         + f"""
   mov.u64 %rd3, {descriptor(DATA, 128, 128)};
   add.u32 %r7, %r4, {32 << 16 | 3};
@@ -912,7 +913,7 @@ def load_x(count: int = 1, wait: bool = True) -> str:
     return text + ("  tcgen05.wait::ld.sync.aligned;\n" if wait else "")
 
 
-MEET = "  bar.sync 0;\n"
+MEET = "  bar.sync 0;\n  tcgen05.fence::after_thread_sync;\n"
 SETUP = allocate(64) + fill_shared(8192)
 IDESC = instruction_descriptor("f16", 128, 32, "f16", "f16", "f32", "K", "K")
 A_DESC = descriptor(DATA, 128, 256)

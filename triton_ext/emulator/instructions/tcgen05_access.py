@@ -34,7 +34,11 @@ from triton_ext.emulator.state.storage import Register
 from triton_ext.emulator.state.tensor_memory import Access, Cells, TensorMemory
 from triton_ext.emulator.state.tensor_memory_cells import AccessCells, access_cells
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
-from triton_ext.emulator.units.tensor_core import same_in_warp, tensor_core
+from triton_ext.emulator.units.tensor_core import (
+    check_thread_sync,
+    same_in_warp,
+    tensor_core,
+)
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS, WARP_LANES, WARPGROUP_WARPS
@@ -142,6 +146,14 @@ class _Place:
         for first in np.unique(column):
             self.memory.check_allocated(int(first), named.columns, what)
 
+    def check_thread_sync(self, cta: Cta, lanes: Lanes, what: str, *, writes: bool) -> None:
+        """See `triton_ext.emulator.units.tensor_core`."""
+        if cta.machine.fenced:
+            for agent, cells in zip(self.agents.tolist(), self.each, strict=True):
+                check_thread_sync(
+                    cta, lanes, agent, cells, f"{what} of tensor memory", writes=writes
+                )
+
     def swap(self, words: NDArray[Any]) -> NDArray[Any]:
         """Between (registers, threads) and the cells' own order."""
         return words.T if len(self.cells) == 2 else words
@@ -190,6 +202,7 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                     memory.load(shifted(cells), seen, name)
                 except UninitializedRead:
                     unwritten = True
+        place.check_thread_sync(cta, lanes, name, writes=False)
         if unwritten:
             _follow_load(cta, lanes, place, both, targets)
         elif cta.undefined.registers:
@@ -265,6 +278,7 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         place = _Place(cta, lanes, named, address(cta, lanes), name)
         memory = place.memory
         words = cta.files[key][_index(rows, lanes)]
+        place.check_thread_sync(cta, lanes, name, writes=True)
         parts = [(_first, words & _LOW if unpack else words)]
         if unpack:
             parts.append((_second, words >> _HALF))

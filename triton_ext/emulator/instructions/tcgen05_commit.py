@@ -109,7 +109,16 @@ def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Order tcgen05 work with what synchronizes threads.
 
     Barriers that release and acquire order it by themselves here: compiled kernels leave the fence
-    out (Triton always, CUTLASS at times). It matters to relaxed arrivals and waits, like ``fence``.
+    out (Triton always, CUTLASS at times). It matters to relaxed arrivals and waits, like ``fence``,
+    and to the rule `THREAD_SYNC`.
     """
     modifiers.form(Tcgen05Order)
-    return lambda cta, lanes: cta.cluster.clocks.fence(cta.agents(lanes))
+    after = at.opcode.endswith("after_thread_sync")
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        clocks, agents = cta.cluster.clocks, cta.agents(lanes)
+        clocks.fence(agents)
+        if after:
+            clocks.tensor.update((each, clocks.seen[each].copy()) for each in agents.tolist())
+
+    return run

@@ -37,10 +37,12 @@ from triton_ext.emulator.units.provenance import Copied
 from triton_ext.emulator.units.tensor_core import (
     UNIT,
     blocks_of,
+    check_thread_sync,
     issue,
     tensor_core,
 )
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
 from triton_ext.hardware.tensor_memory import COLUMN_BITS, TMEM_LANES
@@ -268,8 +270,17 @@ class _Product:
         if observer is not None:
             shape, in_memory = (found.m, found.n, found.k), self.a_descriptor is not None
             observer.multiplies(self.cta, self.thread, shape, self.form.cta_group, in_memory)
+        agent, lanes = self._warp()
+        cells = self.plan.path.cells(self.d_lane, self.d_column, found.n // self.plan.path.parts)
+        what = "tcgen05.mma into tensor memory"
+        check_thread_sync(self.cta, lanes, agent, cells, what, writes=True)
         issue(self.cta, self.thread, self.form.cta_group, self._perform)
         self._use_collector(tensor_core(self.cta))
+
+    def _warp(self) -> tuple[int, Lanes]:
+        """The warp that issues it, as an agent; and the thread alone."""
+        agent = self.cta.first_agent + self.thread // WARP_THREADS
+        return agent, slice(self.thread, self.thread + 1)
 
     def _use_collector(self, core: TensorCore) -> None:
         """Note what the collector buffer may hold; it never changes a product."""

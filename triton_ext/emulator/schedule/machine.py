@@ -170,8 +170,8 @@ class Machine:
         schedule: the order in which all runs.
         observer: told of everything that happens, or None.
         limits: how long it may take.
-        steps, progress, multiprocessors, counts, values, tensor_maps, taken, global_order: see
-            `triton_ext.emulator.state.block.Gpu`.
+        steps, progress, multiprocessors, counts, values, tensor_maps, taken, fenced,
+            global_order: see `triton_ext.emulator.state.block.Gpu`.
         pending: asynchronous operations that are issued, and not done.
         on_cluster: called when a cluster is done.
         changes: of global memory, and of what is under way, that another GPU could wait for.
@@ -203,6 +203,7 @@ class Machine:
     together: bool = False
     chosen: Sequence[int] | None = None
     multiprocessors: int = field(init=False)
+    fenced: bool = field(init=False)
     counts: list[int] = field(init=False)
     global_order: GlobalOrder | None = field(default=None, init=False)
     learned: Foreign = field(default_factory=dict, init=False)
@@ -216,6 +217,9 @@ class Machine:
     def __post_init__(self) -> None:
         self.multiprocessors = MULTIPROCESSORS[self.program.arch]
         self.counts = [0] * len(self.program.steps)
+        self.fenced = any(
+            step.instruction.opcode.startswith("tcgen05.fence") for step in self.program.steps
+        )
         if self.launch.check_races and GlobalOrder.fits(self.launch):
             program = [step.instruction for step in self.program.steps]
             self.global_order = GlobalOrder(self.launch, program)

@@ -226,6 +226,7 @@ class Gpu(Protocol):
         values: whether the products of wgmma are computed.
         tensor_maps: those that the kernel has made, by address.
         taken: what was undefined and run as hardware runs it, by the rule's name.
+        fenced: whether the program has tcgen05.fence.
         global_order: a `triton_ext.emulator.units.global_order.GlobalOrder`, or None.
     """
 
@@ -239,6 +240,7 @@ class Gpu(Protocol):
     values: bool
     tensor_maps: dict[int, MadeTensorMap]
     taken: dict[str, Taken]
+    fenced: bool
 
     @property
     def observer(self) -> AccessObserver | None:

@@ -102,6 +102,7 @@ class Clocks:
         proxied: see `Clock`.
         met: of each warp, the last event before its lanes met (``bar.warp.sync`` and its like).
         joined: the last event before they met and were ordered by it.
+        tensor: of each agent, what it had seen at its last ``tcgen05.fence::after_thread_sync``.
         partial: of each warp, the event and the instruction of its last proxy fence that some
             of its lanes left out.
         arrivals: the last one of each agent at each mbarrier of another block.
@@ -117,6 +118,7 @@ class Clocks:
         self.events = 0
         self.met: NDArray[np.int64] = np.zeros(agents, np.int64)
         self.joined: NDArray[np.int64] = np.zeros(agents, np.int64)
+        self.tensor: dict[int, NDArray[np.int64]] = {}
         self.partial: dict[int, tuple[int, Instruction]] = {}
         self.foreign: dict[int, Foreign] = dict.fromkeys(range(agents), known) if known else {}
         self.proxied: dict[int, Foreign] = dict(self.foreign)
