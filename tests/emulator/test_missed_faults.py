@@ -10,13 +10,16 @@ from tcgen05_operands import instruction_descriptor
 from triton_ext.emulator import run_ptx
 from triton_ext.emulator.errors import (
     BarrierFault,
+    Deadlock,
     LayoutFault,
+    MemoryFault,
     SynchronizationFault,
     UndefinedBehaviour,
     UnreadCopy,
 )
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.hardware.tensor_map import DataType, TensorMap, TensorSwizzle
+from triton_ext.ptx.parse import parse_ptx
 
 SCHEDULES = ("eager", "lazy", "random")
 PARAMETERS = ".param .u64 out"
@@ -333,3 +336,78 @@ def test_every_block_has_a_second_tile_if_there_are_as_many(tiles, seed):
     done = np.bincount(out[:tiles] - 1, minlength=tiles)
     first = sorted(blocks.seen)[: max(1, min(4, tiles // 2))]
     assert (done[first] >= min(2, tiles)).all(), (out, blocks.seen)
+
+
+# ------------------------------------------------------------------------- messages
+
+SCATTERED = """
+ setp.eq.u32 %p2, %r0, 0;
+ @%p1 mbarrier.init.shared.b64 [%r1], 1;
+ bar.sync 0;
+ and.b32 %r3, %r0, 7;
+ mov.u32 %r4, 0;
+STAIRS:
+ setp.ge.u32 %p3, %r4, %r3;
+ add.u32 %r4, %r4, 1;
+ @!%p3 bra STAIRS;
+W:
+ mbarrier.test_wait.parity.shared.b64 %p3, [%r1], 0;
+ @!%p3 bra W;
+"""
+
+
+def test_a_deadlock_tells_of_all_lanes_at_one_place_together():
+    with pytest.raises(Deadlock) as caught:
+        run(SCATTERED, grid=8, block=64, cluster=8)
+    lines = caught.value.message.splitlines()
+    assert len(lines) < 8
+    assert any("blocks more at PTX line" in line for line in lines)
+
+
+def test_a_relaxed_cluster_barrier_is_named():
+    """The other block stores, and the barrier between orders nothing."""
+    body = """
+ mov.u32 %r50, %cluster_ctarank;
+ xor.b32 %r51, %r50, 1;
+ mapa.shared::cluster.u32 %r9, %r2, %r51;
+ @%p1 st.shared::cluster.u32 [%r9], %r0;
+ barrier.cluster.arrive{}.aligned;
+ barrier.cluster.wait.aligned;
+ ld.shared.u32 %r20, [%r2];
+ barrier.cluster.arrive.aligned;
+ barrier.cluster.wait.aligned;
+"""
+    run(body.format(""), grid=2, cluster=2)
+    with pytest.raises(SynchronizationFault) as caught:
+        run(body.format(".relaxed"), grid=2, cluster=2)
+    assert "barrier.cluster.arrive.relaxed.aligned at PTX line" in caught.value.message
+    assert "releases nothing: .release, or fence.acq_rel.cluster" in caught.value.message
+
+
+def test_a_generic_address_is_called_one():
+    body = " cvt.u64.u32 %rd3, %r1;\n cvta.shared.u64 %rd3, %rd3;\n ld.shared.u32 %r9, [%rd3];"
+    with pytest.raises(MemoryFault, match="a generic address, where a shared one is due"):
+        run(body)
+    body = " cvt.u64.u32 %rd3, %r1;\n ld.u32 %r9, [%rd3];"
+    with pytest.raises(MemoryFault, match="if it is a shared address: a generic one is due"):
+        run(body)
+    body = " cvt.u64.u32 %rd3, %r1;\n cvta.shared.u64 %rd3, %rd3;\n"
+    with pytest.raises(MemoryFault, match=r"generic address .*, where \.shared needs a shared one"):
+        run(body + " mbarrier.init.shared.b64 [%rd3], 1;")
+
+
+def test_the_line_of_an_inlined_function():
+    """A library's is the kernel's that calls it, through as many calls as there are."""
+    text = module("", " mov.u32 %r1, 0;\n st.global.u32 [%rd1], %r1;").replace(
+        " mov.u32 %r1, 0;",
+        " .loc 1 30 5\n .loc 2 70 1, function_name L, inlined_at 1 30 5\n"
+        " .loc 3 90 2, function_name L, inlined_at 2 70 1\n mov.u32 %r1, 0;\n"
+        " .loc 1 12 3, function_name L, inlined_at 1 31 5",
+    )
+    names = ("/home/u/kernel.cu", "/usr/include/a.h", "/usr/include/b.h")
+    text += "".join(f'\n.file {n} "{name}"' for n, name in enumerate(names, 1))
+    first, second = parse_ptx(text).kernels[0].instructions[:2]
+    assert (str(first.source), str(second.source)) == (
+        "/home/u/kernel.cu:30",
+        "/home/u/kernel.cu:12",
+    )

@@ -21,7 +21,7 @@ from triton_ext.emulator.errors import (
     SynchronizationFault,
     UninitializedRead,
 )
-from triton_ext.emulator.schedule.fibers import MANY_LAPS, Fiber, Fibers
+from triton_ext.emulator.schedule.fibers import MANY_LAPS, Fiber, Fibers, told
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Launch
@@ -459,14 +459,14 @@ class Machine:
         # those that wait at one at which nobody has come.
         stuck.sort(
             key=lambda found: (
-                not found[0].opcode.startswith("mbarrier"),
-                "nobody has come" not in found[1],
+                not found.instruction.opcode.startswith("mbarrier"),
+                "nobody has come" not in found.why,
             )
         )
         spinning = any(block.runnable for block in blocks)
         what = "no memory or barrier changes any more" if spinning else "no thread can go on"
-        lines = [line for _, line in stuck]
-        return Deadlock(f"{what}:\n  " + "\n  ".join(lines), stuck[0][0] if stuck else None)
+        first = stuck[0].instruction if stuck else None
+        return Deadlock(f"{what}:\n  " + "\n  ".join(told(stuck)), first)
 
     def _limit_reached(self, resident: list[_Resident]) -> LimitReached:
         limits, counts = self.limits, self.counts
@@ -484,9 +484,8 @@ class Machine:
             f"{count / total:4.0%}  {place} ({count} instructions)"
             for place, count in places.most_common(SHOWN_PLACES)
         ]
-        standing = [
-            line for each in resident for block in each.blocks for _, line in block.standing()
-        ]
+        blocks = [block for each in resident for block in each.blocks]
+        standing = told([found for block in blocks for found in block.standing()])
         more = len(standing) - SHOWN_PLACES
         tail = [f"and {more} more"] if more > 0 else []
         text = f"{what}, and the kernel has not ended; the time went to:\n  " + "\n  ".join(lines)
