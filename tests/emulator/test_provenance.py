@@ -41,7 +41,7 @@ def copied(tensor_map, address):
     note(
         shared,
         int(shared.clocks.seen[1, 1]),
-        Copied(arrangement, address, None, tensor_map.data_type, shared, barrier, 0),
+        Copied(arrangement, address, None, "", shared, barrier, 0),
     )
     return shared, dict(zip(at.tolist(), map(tuple, found.T.tolist()), strict=True)), shape
 

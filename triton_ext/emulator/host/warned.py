@@ -10,7 +10,7 @@ from triton_ext.emulator.errors import UndefinedBehaviour
 from triton_ext.emulator.state.leniencies import Taken
 from triton_ext.tracebacks import is_own_module
 
-_SHOWN: dict[object, object] = {}
+_SHOWN: dict[str | tuple[str, type[Warning], int], int] = {}
 """Where `warnings` remembers what it has shown: the same text of one line is shown once."""
 
 

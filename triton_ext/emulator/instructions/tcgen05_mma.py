@@ -270,17 +270,19 @@ class _Product:
         if observer is not None:
             shape, in_memory = (found.m, found.n, found.k), self.a_descriptor is not None
             observer.multiplies(self.cta, self.thread, shape, self.form.cta_group, in_memory)
-        agent, lanes = self._warp()
-        cells = self.plan.path.cells(self.d_lane, self.d_column, found.n // self.plan.path.parts)
-        what = "tcgen05.mma into tensor memory"
-        check_thread_sync(self.cta, lanes, agent, cells, what, writes=True)
+        if self.cta.machine.fenced:
+            self._check_thread_sync()
         issue(self.cta, self.thread, self.form.cta_group, self._perform)
         self._use_collector(tensor_core(self.cta))
 
-    def _warp(self) -> tuple[int, Lanes]:
-        """The warp that issues it, as an agent; and the thread alone."""
+    def _check_thread_sync(self) -> None:
+        """See `check_thread_sync`, of the cells of D."""
         agent = self.cta.first_agent + self.thread // WARP_THREADS
-        return agent, slice(self.thread, self.thread + 1)
+        cells = self.plan.path.cells(
+            self.d_lane, self.d_column, self.found.n // self.plan.path.parts
+        )
+        lanes, what = slice(self.thread, self.thread + 1), "tcgen05.mma into tensor memory"
+        check_thread_sync(self.cta, lanes, agent, cells, what, writes=True)
 
     def _use_collector(self, core: TensorCore) -> None:
         """Note what the collector buffer may hold; it never changes a product."""

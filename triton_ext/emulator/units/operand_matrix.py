@@ -31,21 +31,11 @@ from triton_ext.emulator.units.provenance import (
     swizzled_rows,
 )
 from triton_ext.hardware.smem_descriptor import FIELDS, SmemDescriptor, problems
-from triton_ext.hardware.tensor_map import DataType
 from triton_ext.layouts.atoms import Major
 from triton_ext.layouts.encodings import CHUNK_BYTES
 
 SWIZZLE_PERIOD = 1024
 """Every swizzle pattern repeats after this many bytes, or a part of it."""
-_NAMES = {
-    DataType.FLOAT16: "f16",
-    DataType.BFLOAT16: "bf16",
-    DataType.FLOAT32: "tf32",
-    DataType.FLOAT32_FTZ: "tf32",
-    DataType.TFLOAT32: "tf32",
-    DataType.TFLOAT32_FTZ: "tf32",
-}
-"""What the tensor core must take elements of a tensor map for; of integers, for anything."""
 _CODE_TYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32}
 
 
@@ -150,10 +140,10 @@ def _check_layout(
     start = descriptor.start_address
     copies = brought(shared, reading, start - start % SWIZZLE_PERIOD, written)
     for copied in copies.values():
-        if _NAMES.get(copied.kind, type_name) != type_name:
+        if copied.element not in (type_name, ""):
             raise LayoutFault(
                 f"{name} at shared address {start:#x} is read as {type_name}; {copied} brought"
-                f" {copied.kind.name} elements. (If this is meant: check_layouts=False)"
+                f" elements of {copied.element}. (If this is meant: check_layouts=False)"
             )
     found = misplaced(copies, reading, start - start % SWIZZLE_PERIOD)
     if found is None:

@@ -32,6 +32,15 @@ from triton_ext.ptx.parse import Instruction
 Index = NDArray[np.int64]
 MOST_COPIES = 1024
 """How many copies of a block are remembered before those that are overwritten are forgotten."""
+OPERANDS = {
+    DataType.FLOAT16: "f16",
+    DataType.BFLOAT16: "bf16",
+    DataType.FLOAT32: "tf32",
+    DataType.FLOAT32_FTZ: "tf32",
+    DataType.TFLOAT32: "tf32",
+    DataType.TFLOAT32_FTZ: "tf32",
+}
+"""What a tensor core must take elements of a tensor map for; integers, for anything."""
 PHASES = 8
 """How many phases are remembered in which one box was brought."""
 
@@ -69,7 +78,7 @@ class Copied:
         arrangement: of its chunks.
         address: that of the box in its block's shared memory.
         instruction: the one that copied it.
-        kind: the type of its elements, as the tensor map has it.
+        element: what a tensor core must take its elements for; "" for anything.
         shared: the memory.
         barrier, phase: the mbarrier that it has signalled, and in which phase.
     """
@@ -77,7 +86,7 @@ class Copied:
     arrangement: Arrangement
     address: int
     instruction: Instruction | None
-    kind: DataType
+    element: str
     shared: SharedMemory = field(repr=False)
     barrier: MBarrier = field(repr=False)
     phase: int

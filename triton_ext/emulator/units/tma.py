@@ -28,6 +28,7 @@ from triton_ext.emulator.state.memory import PARAM_WINDOW, WINDOW_SHIFT, Allocat
 from triton_ext.emulator.state.tensor_map_memory import decode
 from triton_ext.emulator.units.global_order import By
 from triton_ext.emulator.units.provenance import (
+    OPERANDS,
     Arrangement,
     Copied,
     Reading,
@@ -478,9 +479,9 @@ class BoxCopy:
             shared.bulk_store(offsets, values, clock, unit, name="TMA")
         if cta.launch.check_layouts and box.arrangement is not None and self.map.rank > 1:
             event = int(cta.cluster.clocks.seen[unit, unit])
-            kind, phase = self.map.data_type, barrier.phase
+            element, phase = OPERANDS.get(self.map.data_type, ""), barrier.phase
             copied = Copied(
-                box.arrangement, self.address, instruction, kind, shared, barrier, phase
+                box.arrangement, self.address, instruction, element, shared, barrier, phase
             )
             note(shared, event, copied)
 
