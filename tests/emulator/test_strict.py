@@ -163,7 +163,8 @@ def run(body: str, blocks: int, **options) -> np.ndarray:
 
 
 def test_every_rule_has_a_case():
-    assert {name for name, *_ in CASES} == {rule.name for rule in LENIENCIES}
+    elsewhere = {"thread-sync-fence"}  # tests/emulator/test_missed_faults.py
+    assert {name for name, *_ in CASES} | elsewhere == {rule.name for rule in LENIENCIES}
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
