@@ -1,7 +1,8 @@
 """Draws ``docs/pictures``, and writes what is generated of the pages.
 
 Run by ``make docs``: the output of the commands in ``docs/guide/layouts.md``, and of
-``docs/reference`` the tables of instructions and of targets, and the museum.
+``docs/reference`` the tables of instructions, of targets and of what is undefined and relied on,
+and the museum.
 
 Every picture is what a command prints, or what a function of `triton_ext.render` returns; the same
 input gives the same bytes.
@@ -24,6 +25,7 @@ from triton_ext.cli import main
 from triton_ext.emulator.decode.decoder import opcodes_of
 from triton_ext.emulator.decode.evidence import EVIDENCE
 from triton_ext.emulator.instructions import FAMILIES, TABLES
+from triton_ext.emulator.state.leniencies import LENIENCIES
 from triton_ext.hardware.architecture import CAPABILITIES
 from triton_ext.layouts.atoms import Major, SwizzleAtom
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS, SharedLinear
@@ -290,6 +292,41 @@ def targets() -> str:
     return "\n".join([*lines, ""])
 
 
+def undefined() -> str:
+    """``docs/reference/undefined.md``, from the table that the emulator reads."""
+    lines = [
+        "# Undefined, and relied on",
+        "",
+        "This page is generated (`make docs`). Published kernels, whose results are checked, do"
+        " what the documents leave undefined. The emulated GPU runs these as hardware does, and"
+        " says once for each what is undefined and on whose word it is taken: a warning of the"
+        " category `UndefinedBehaviour`. With `strict` each is a fault. Nothing else differs"
+        " between the two: a race is a fault in both.",
+        "",
+        "| where | how to be strict |",
+        "| --- | --- |",
+        "| `emulate`, `run_ptx` | `strict=True` |",
+        "| `triton-ext run` | `--strict` |",
+        "| pytest, with the fixture `emulated_gpu` | `--emulate-strict` |",
+        "| the environment | `TRITON_EXT_EMULATE='sm_100{strict=true}'` |",
+        "",
+        "For machines: `triton-ext run --format json` prints an object with `faults` (how many of"
+        " each kind) and `undefined` (these rows, by their names); `--format sarif` has them as"
+        " warnings `undefined/NAME`; `EmulatedGpu.taken` and `Machine.taken` hold them.",
+    ]
+    for rule in LENIENCIES:
+        lines += [
+            "",
+            f"## {rule.name}",
+            "",
+            f"{rule.undefined[0].upper()}{rule.undefined[1:]} ({rule.document}).",
+            "",
+            f"- *It is taken for:* {rule.taken}.",
+            f"- *Evidence:* {rule.evidence}.",
+        ]
+    return "\n".join([*lines, ""])
+
+
 def museum() -> str:
     """``docs/reference/museum.md``: each exhibit is run for it."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -309,6 +346,7 @@ def write() -> None:
     PAGE.write_text(refreshed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     (REFERENCE / "instructions.md").write_text(instructions(), encoding="utf-8")
     (REFERENCE / "targets.md").write_text(targets(), encoding="utf-8")
+    (REFERENCE / "undefined.md").write_text(undefined(), encoding="utf-8")
     (REFERENCE / "museum.md").write_text(museum(), encoding="utf-8")
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
+import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +104,16 @@ def _pattern(text: str) -> str:
     help="Memory of torch.empty must have been written before a kernel reads it.",
 )
 @click.option(
+    "--check-unread",
+    is_flag=True,
+    help="What TMA brings into shared memory must be read before another copy overwrites it.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="What is undefined, and relied on by published kernels, is a fault in place of a warning.",
+)
+@click.option(
     "--trace", is_flag=True, help="Print each instruction as it runs, with its values, on stderr."
 )
 @click.option(
@@ -162,7 +175,11 @@ def _pattern(text: str) -> str:
 )
 @click.option("--stats", is_flag=True, help="At the end, count what ran, on stderr.")
 @format_option(
-    "text", "json", "sarif", text="sarif: a log of the faults on stdout, all else on stderr."
+    "text",
+    "json",
+    "sarif",
+    text="json: at the end, on stderr, how many faults of each kind there were, and what was"
+    " undefined and run as hardware runs it. sarif: a log of both on stdout, all else on stderr.",
 )
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -235,7 +252,7 @@ def run(
     from triton_ext.emulator.clients.breakpoints import Stop, described
     from triton_ext.emulator.clients.statistics import Statistics
     from triton_ext.emulator.clients.trace import Event, Trace, as_text
-    from triton_ext.emulator.errors import EmulationError
+    from triton_ext.emulator.errors import EmulationError, UndefinedBehaviour
     from triton_ext.emulator.schedule.machine import MAX_STEPS
     from triton_ext.emulator.schedule.observers import Observer, Observers
     from triton_ext.hardware.architecture import target_number
@@ -246,10 +263,25 @@ def run(
         form = "text"
 
     def found(findings: list[Finding], *, completed: bool = True) -> None:
+        findings = [*findings, *(each.finding() for each in gpu.taken.values())]
         annotate(findings)
         if as_sarif:
             ending.close()  # and stdout is that of the command again
             show_sarif(findings, completed=completed)
+
+    def report(findings: list[Finding]) -> None:
+        if form != "json" or ((trace or time) and not stats):
+            return
+        faults = Counter(each.rule for each in findings if each.level == "error")
+        undefined = [each.rule for each in gpu.taken.values()]
+        described = {
+            "launches": gpu.launches,
+            "faults": dict(faults),
+            "undefined": {each.name: dataclasses.asdict(each) for each in undefined},
+        }
+        if stats:
+            described |= statistics.as_object()
+        say(json.dumps(described, indent=2), err=True)
 
     target = target_number(architecture_of(Path(script)) if arch == "auto" else arch)
     model = None
@@ -284,6 +316,9 @@ def run(
         parts.append(tracing)
     if as_sarif:
         ending.enter_context(results_apart())
+    if form == "json":  # which has it
+        ending.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", UndefinedBehaviour)
     with (
         ending,
         emulate(
@@ -307,15 +342,18 @@ def run(
         except EmulationError as error:
             say(f"triton-ext: {type(error).__name__}: {error}", err=True)
             found(error.findings())
+            report(error.findings())
             raise SystemExit(1) from None
         except PassError as error:
             found(error.findings())
+            report(error.findings())
             pass_failed(error)
         except click.UsageError:
             raise
         except (Exception, SystemExit) as error:
             failed = not isinstance(error, SystemExit) or bool(error.code)
             found([], completed=not failed)
+            report([])
             if isinstance(error, SystemExit):
                 raise
             script_failed(error, script)
@@ -331,10 +369,6 @@ def run(
         made = chrome if timeline.suffix == ".json" else html
         timeline.write_text(made(gpu.timeline), encoding="utf-8")
         say(f"{timeline}: {gpu.timeline.trace.name}", err=True)
-    if stats:
-        show(
-            form,
-            err=True,
-            json=lambda: {"launches": gpu.launches, **statistics.as_object()},
-            text=lambda: [counted(gpu.launches, "launch", "launches"), *statistics.lines()],
-        )
+    report([])
+    if stats and form == "text":
+        say("\n".join([counted(gpu.launches, "launch", "launches"), *statistics.lines()]), err=True)

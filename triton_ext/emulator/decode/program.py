@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from triton_ext.emulator.decode.decoder import Modifiers, Opcode, Opcodes
@@ -13,7 +15,7 @@ from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction, Wron
 from triton_ext.emulator.state.storage import Storage, Symbol
 from triton_ext.hardware.architecture import Target
 from triton_ext.ptx.new_forms import new_form
-from triton_ext.ptx.parse import Instruction, Kernel, Module
+from triton_ext.ptx.parse import Instruction, Kernel, Module, Variable
 from triton_ext.ptx.targets import CLUSTER_DIRECTIVES, lacking, owners, refusal
 
 
@@ -44,8 +46,43 @@ class Program:
         return [self.storage.symbols[name, ()] for name in self.kernel.parameters]
 
 
+_NAME = re.compile(r"(?<![\w$%])[A-Za-z_$][\w$]*")
+_DYNAMIC_ALIGNMENT = 16
+"""What dynamic shared memory is aligned to at least."""
+
+
 def _align(offset: int, alignment: int) -> int:
     return -(-offset // alignment) * alignment
+
+
+def _placed(kernel: Kernel, module: Module) -> Iterator[Variable]:
+    """The variables in the order in which ptxas lays them out (releases 12.9 and 13.4, seen).
+
+    The kernel's own shared variables come first, then those of the module that it names, and then
+    its own that nothing names. Those of the module that only other kernels name take no memory.
+    """
+    shared = {
+        variable.name
+        for variable in (*module.variables, *kernel.variables)
+        if variable.space == "shared" and variable.elements is not None
+    }
+    if not shared:
+        yield from (*module.variables, *kernel.variables)
+        return
+    named = {
+        name
+        for each in kernel.instructions
+        for operand in each.operands
+        for name in _NAME.findall(operand)
+        if name in shared
+    }
+
+    def idle(variable: Variable) -> bool:
+        return variable.name in shared and variable.name not in named
+
+    yield from (each for each in kernel.variables if not idle(each))
+    yield from (each for each in module.variables if not idle(each))
+    yield from (each for each in kernel.variables if idle(each))
 
 
 def _allocate(
@@ -56,7 +93,7 @@ def _allocate(
     used = {"param": 0, "shared": 0, "local": 0, "global": 0}
     dynamic = []
     own = set(kernel.parameters)
-    for variable in (*module.variables, *kernel.variables):
+    for variable in _placed(kernel, module):
         if variable.space == "reg":
             continue
         key = (variable.name, variable.scope)
@@ -74,10 +111,15 @@ def _allocate(
             at = _align(used[space], variable.alignment)
             symbols[key] = Symbol(space, variable.name, at, variable)
             used[space] = at + variable.bytes
-    for key, variable in dynamic:  # dynamic shared memory follows the static
+    # Dynamic shared memory follows the static, which is padded to its alignment; each of several
+    # names of it begins where its own alignment allows.
+    static, end = used["shared"], used["shared"]
+    for key, variable in dynamic:
         if variable.space == "shared":
-            at = _align(used["shared"], max(16, variable.alignment))
+            at = _align(static, max(_DYNAMIC_ALIGNMENT, variable.alignment))
             symbols[key] = Symbol("shared", variable.name, at, variable)
+            end = max(end, at)
+    used["shared"] = end
     for key, source in aliases.items():
         if source in symbols:  # else it is a register
             symbols[key] = symbols[source]

@@ -32,11 +32,13 @@ from triton_ext.emulator.host.devices import MAX_DEVICES, EmulatedGpus, compilin
 from triton_ext.emulator.host.moved_sources import as_loaded
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
+from triton_ext.emulator.host.warned import warn_of
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
 from triton_ext.emulator.schedule.observers import Observer, combined
 from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.buffers import named
+from triton_ext.emulator.state.leniencies import Taken
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
 from triton_ext.hardware.architecture import (
     CAPABILITIES,
@@ -81,9 +83,13 @@ class EmulatedGpu:
         check_races: whether accesses to global memory must be ordered.
         check_empty: whether memory of ``torch.empty`` must have been written before it is read.
         check_views: whether a launch reaches of a tensor's storage its elements alone.
+        strict: whether what is undefined by the letter, and relied on, is a fault.
+        check_unread: whether what copies bring must be read before it is overwritten by another.
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
         said: whether it was said that they stand for time.
+        taken: what was undefined and run as hardware runs it, by the rule's name: see
+            `triton_ext.emulator.state.leniencies`.
         clock: predicts how long launches take, or None.
         device: its number, if there are several GPUs.
         peers: all of them, or None.
@@ -100,9 +106,12 @@ class EmulatedGpu:
     check_races: bool = True
     check_empty: bool = False
     check_views: bool = True
+    strict: bool = False
+    check_unread: bool = False
     launches: int = 0
     steps: int = 0
     said: bool = False
+    taken: dict[str, Taken] = field(default_factory=dict)
     clock: Clock | None = None
     device: int = 0
     peers: EmulatedGpus | None = field(default=None, repr=False)
@@ -144,6 +153,8 @@ class EmulatedGpu:
             check_layouts=self.check_layouts,
             check_races=self.check_races,
             check_empty=self.check_empty,
+            strict=self.strict,
+            check_unread=self.check_unread,
         )
         if self.peers is not None:
             launch = self.peers.place(self.device, launch)
@@ -165,6 +176,9 @@ class EmulatedGpu:
             raise
         finally:
             self.steps += machine.steps
+            new = [each for name, each in machine.taken.items() if name not in self.taken]
+            self.taken |= {each.rule.name: each for each in new}
+            warn_of(new)
 
     @property
     def capability(self) -> Capability:
@@ -600,6 +614,8 @@ def emulate(
     check_races: bool = True,
     check_empty: bool = False,
     check_views: bool = True,
+    strict: bool = False,
+    check_unread: bool = False,
     time: Any = None,
     values: bool = True,
 ) -> Iterator[Any]:
@@ -628,6 +644,9 @@ def emulate(
             many programs read rows of padding, and drop the result.
         check_views: a launch reaches the elements of the tensors that it is given, and not what
             else is in their storage. Off for kernels that use the padding behind a view.
+        strict: what is undefined by the letter, and relied on by published kernels, is a fault, in
+            place of a warning: see `run_ptx`, too.
+        check_unread: what TMA brings must be read before another copy overwrites it: see there.
         time: a GPU ("H200", "H100"; "B200" for sm_100; True for the first of them; there are none
             of other architectures) or a `triton_ext.timeline.gpus.Gpu`: predict what each launch
             would take there: see `EmulatedGpu.timeline` and `EmulatedGpu.seconds`. Needs the eager
@@ -657,7 +676,7 @@ def emulate(
     gpus = [
         EmulatedGpu(
             arch, schedule, seed, observer, idle, buffers, limits, check_layouts, check_races,
-            check_empty, check_views, clock=clock, device=device,
+            check_empty, check_views, strict, check_unread, clock=clock, device=device,
         )
         for device in range(devices or 1)
     ]  # fmt: skip

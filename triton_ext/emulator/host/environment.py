@@ -40,6 +40,8 @@ class Emulation:
     check_races: bool = True
     check_empty: bool = False
     check_views: bool = True
+    strict: bool = False
+    check_unread: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Emulation:

@@ -43,6 +43,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--emulate-seed", default=0, type=int, help="of the random schedule of the emulated GPU"
     )
     group.addoption(
+        "--emulate-strict", action="store_true",
+        help="what is undefined, and relied on by published kernels, is a fault",
+    )  # fmt: skip
+    group.addoption(
         "--emulate-max-steps", type=int, help="instructions after which a launch ends in an error"
     )
     group.addoption(
@@ -69,6 +73,7 @@ def emulated_gpu(request: pytest.FixtureRequest) -> Iterator[Any]:
         cuda_on_host=True,
         max_steps=max_steps,
         timeout=timeout,
+        strict=config.getoption("--emulate-strict"),
     ) as gpu:
         yield gpu
 

@@ -15,6 +15,7 @@ from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.reachable import tensor_memory
 from triton_ext.emulator.host.scalars import is_number, scalar_bytes
+from triton_ext.emulator.host.warned import warn_of
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
 from triton_ext.emulator.schedule.observers import Observer
@@ -178,6 +179,8 @@ def prepare(
     check_layouts: bool = True,
     check_races: bool = True,
     check_empty: bool = False,
+    strict: bool = False,
+    check_unread: bool = False,
 ) -> Launch:
     """Check a launch, and lay out its parameters.
 
@@ -185,6 +188,7 @@ def prepare(
         names: what errors call the arguments.
         check_layouts, check_races: see `run_ptx`.
         check_empty: see `triton_ext.emulate`.
+        strict, check_unread: see `run_ptx`.
 
     Raises:
         LaunchError: what the kernel or the GPU does not allow.
@@ -240,7 +244,8 @@ def prepare(
     parameters = pack_arguments(program, args, memory, names)
     return Launch(
         storage, grid, cluster, block, dynamic_smem_bytes, parameters, addresses, memory,
-        check_layouts, check_races, check_empty, in_clusters,
+        check_layouts, check_races, check_empty, in_clusters, strict=strict,
+        check_unread=check_unread,
     )  # fmt: skip
 
 
@@ -276,6 +281,8 @@ def run_ptx(
     timeout: float | None = None,
     check_layouts: bool = True,
     check_races: bool = True,
+    strict: bool = False,
+    check_unread: bool = False,
 ) -> Machine:
     """Run a kernel of a PTX module on the emulated GPU, until all of its blocks are done.
 
@@ -305,6 +312,11 @@ def run_ptx(
             as weights that lie swizzled in global memory and are copied without a swizzle.
         check_races: two accesses of a byte of global memory, of which one writes, must be ordered
             (`SynchronizationFault`): within a block by barriers, between blocks by flags.
+        strict: what is undefined by the letter, and relied on by published kernels, is a fault:
+            ``docs/reference/undefined.md`` lists it. Without it such a kernel is run as hardware
+            runs it, and `UndefinedBehaviour` warns of it once.
+        check_unread: what TMA and bulk copies bring into shared memory must be read before another
+            copy overwrites it (`UnreadCopy`). Off by default: kernels load more than they use.
 
     Returns:
         The machine, as it stands at the end.
@@ -330,7 +342,12 @@ def run_ptx(
         dynamic_smem_bytes=dynamic_smem_bytes,
         check_layouts=check_layouts,
         check_races=check_races,
+        strict=strict,
+        check_unread=check_unread,
     )
     machine = Machine(program, launch, Schedule(schedule, seed), observer, limits)
-    execute(machine)
+    try:
+        execute(machine)
+    finally:
+        warn_of(machine.taken.values())
     return machine

@@ -312,7 +312,7 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 clock = clocks.of_event(own, event, fenced=False)
                 size = width * int(chosen.sum())
                 brings(cta, barrier_at, size, at)
-                signal(cta, barrier_at, size, clock)
+                signal(cta, barrier_at, size, clock, int(own[0]))
 
         cta.issue(lanes, None, perform)
 

@@ -17,6 +17,7 @@ from triton_ext.emulator.state.barriers import ARRIVALS, BROUGHT, COUNT_LIMIT, E
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import REMOTE_SCOPE
 from triton_ext.emulator.state.memory import RANK_SHIFT
 from triton_ext.emulator.units.mbarriers import (
     Addresses,
@@ -119,8 +120,11 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 for agent in agents.tolist():
                     arrives_from_afar(cta, where, agent, event)
             clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
-            if form.scope == "cta" and where >> RANK_SHIFT != cta.rank:
-                clock = clocks.empty()  # it releases nothing to the barrier's block
+            # .cta, the default, releases nothing to another block
+            narrow = form.scope != "cluster" and where >> RANK_SHIFT != cta.rank
+            if narrow and (relaxed or not cta.takes(REMOTE_SCOPE, group)):
+                clocks.withhold(agents, at, "releases at .cta scope: .release.cluster")
+                clock = clocks.empty()
             mine = numbers[chosen]
             counts = np.ones_like(mine) if expects else mine
             if expects:

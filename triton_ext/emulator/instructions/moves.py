@@ -324,6 +324,11 @@ def _blamed(fault: MemoryFault, cta: Cta, lanes: Lanes) -> MemoryFault:
 def peer(cta: Cta, rank: int) -> Cta:
     """The block of that rank in the cluster."""
     if not 0 <= rank < len(cta.cluster.ctas):
+        if rank << RANK_SHIFT >> WINDOW_SHIFT in WINDOWS:
+            raise MemoryFault(
+                "a generic address, where a shared one is due (cvta.to.shared, or the form"
+                " without .shared)"
+            )
         raise MemoryFault(
             f"a shared address of block {rank} of a cluster of {len(cta.cluster.ctas)}"
         )

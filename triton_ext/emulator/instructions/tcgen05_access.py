@@ -29,6 +29,7 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.in_flight import Arrival
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import QUARTER
 from triton_ext.emulator.state.storage import Register
 from triton_ext.emulator.state.tensor_memory import Access, Cells, TensorMemory
 from triton_ext.emulator.state.tensor_memory_cells import AccessCells, access_cells
@@ -36,7 +37,11 @@ from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
 from triton_ext.emulator.units.floats import extreme
 from triton_ext.emulator.units.reductions import INTEGER
-from triton_ext.emulator.units.tensor_core import same_in_warp, tensor_core
+from triton_ext.emulator.units.tensor_core import (
+    check_thread_sync,
+    same_in_warp,
+    tensor_core,
+)
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.tensor_memory import MOST_COLUMNS, WARP_LANES, WARPGROUP_WARPS
@@ -90,7 +95,8 @@ class _Place:
         base = same_in_warp(addresses, number, "the address of tensor memory")
         lane, column = base >> 16, base & 0xFFFF
         self.memory: TensorMemory = tensor_core(cta).memory
-        self._check(warps, lane, column, named, what)
+        lane = self._lanes(cta, lanes, warps, lane, what)
+        self._check(lane, column, named, what)
         self.agents = cta.agents(lanes)
         self.all_seen = cta.cluster.clocks.seen[self.agents]
         self.cells: Cells
@@ -112,23 +118,28 @@ class _Place:
         self.together = True
         self.cells = (flat.reshape(count, -1),)
 
-    def _check(
-        self,
-        warps: NDArray[np.intp],
-        lane: NDArray[Any],
-        column: NDArray[Any],
-        named: AccessCells,
-        what: str,
-    ) -> None:
+    @staticmethod
+    def _lanes(
+        cta: Cta, lanes: Lanes, warps: NDArray[np.intp], lane: NDArray[Any], what: str
+    ) -> NDArray[Any]:
+        """The first lane of each warp, which must be in its quarter, from those that are named."""
         quarter = warps % WARPGROUP_WARPS
         wrong = lane // WARP_LANES != quarter
-        if wrong.any():
-            which = int(np.flatnonzero(wrong)[0])
-            first = int(quarter[which]) * WARP_LANES
-            raise TensorMemoryFault(
-                f"{what} at lane {int(lane[which])} by warp {int(warps[which])}, which may access"
-                f" lanes {first} to {first + WARP_LANES - 1} alone (its number modulo 4)"
-            )
+        if not wrong.any():
+            return lane
+        if (lane[wrong] < WARP_LANES).all() and cta.takes(QUARTER, lanes):
+            return np.where(wrong, lane + quarter * WARP_LANES, lane)
+        bad = wrong if cta.launch.strict else wrong & (lane >= WARP_LANES)
+        which = int(np.flatnonzero(bad)[0])
+        first = int(quarter[which]) * WARP_LANES
+        raise TensorMemoryFault(
+            f"{what} at lane {int(lane[which])} by warp {int(warps[which])}, which may access"
+            f" lanes {first} to {first + WARP_LANES - 1} alone (its number modulo 4)"
+        )
+
+    def _check(
+        self, lane: NDArray[Any], column: NDArray[Any], named: AccessCells, what: str
+    ) -> None:
         if not np.isin(lane % WARP_LANES, named.first_lanes).all():
             raise TensorMemoryFault(
                 f"{what} at lane {int(lane[0])}: with this shape the address must name lane"
@@ -136,6 +147,14 @@ class _Place:
             )
         for first in np.unique(column):
             self.memory.check_allocated(int(first), named.columns, what)
+
+    def check_thread_sync(self, cta: Cta, lanes: Lanes, what: str, *, writes: bool) -> None:
+        """See `triton_ext.emulator.units.tensor_core`."""
+        if cta.machine.fenced:
+            for agent, cells in zip(self.agents.tolist(), self.each, strict=True):
+                check_thread_sync(
+                    cta, lanes, agent, cells, f"{what} of tensor memory", writes=writes
+                )
 
     def swap(self, words: NDArray[Any]) -> NDArray[Any]:
         """Between (registers, threads) and the cells' own order."""
@@ -212,6 +231,7 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                     memory.load(shifted(cells), seen, name)
                 except UninitializedRead:
                     unwritten = True
+        place.check_thread_sync(cta, lanes, name, writes=False)
         if unwritten:
             origins = _follow_load(cta, lanes, place, both, targets)
             if reduced is not None:
@@ -292,6 +312,7 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         place = _Place(cta, lanes, named, address(cta, lanes), name)
         memory = place.memory
         words = cta.files[key][_index(rows, lanes)]
+        place.check_thread_sync(cta, lanes, name, writes=True)
         parts = [(_first, words & _LOW if unpack else words)]
         if unpack:
             parts.append((_second, words >> _HALF))

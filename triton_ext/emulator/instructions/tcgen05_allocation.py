@@ -19,6 +19,7 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_memory import TensorMemory
+from triton_ext.emulator.units.mbarriers import low_words
 from triton_ext.emulator.units.tensor_core import (
     blocks_of,
     same_in_warp,
@@ -84,7 +85,8 @@ def allocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         if len(warps) > 1:
             return Split(_by_warp(lanes))
         columns = int(same_in_warp(number(cta, lanes), 1, "nCols")[0])
-        target = same_in_warp(address(cta, lanes), 1, "the address")
+        named = same_in_warp(address(cta, lanes), 1, "the address").astype(np.int64)
+        target = low_words(cta, lanes, space, named)
         one = slice(int(warps[0]) * WARP_THREADS, int(warps[0]) * WARP_THREADS + 1)
         _checked_columns(cta, columns, group, form.exclusive)
         memory, pair = tensor_core(cta).memory, cta.cluster.pairs[cta.rank // 2]
@@ -92,7 +94,7 @@ def allocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         def finish(column: int) -> None:
             value = np.array([[column]], np.uint32).view(np.uint8)
             try:
-                store_bytes(cta, one, space, target.astype(np.int64), value)
+                store_bytes(cta, one, space, target, value)
             except EmulationError as error:
                 error.instruction, error.where = at, cta.describe(lanes)
                 raise

@@ -31,16 +31,18 @@ from triton_ext.emulator.units.matrix_product import (
     decode_elements,
     multiply_accumulate,
 )
-from triton_ext.emulator.units.operand_matrix import decode_descriptor, read_operand
+from triton_ext.emulator.units.operand_matrix import descriptor_of, read_operand
+from triton_ext.emulator.units.provenance import Copied
 from triton_ext.emulator.units.scale_factors import E2M1_SHIFT, SCALES
 from triton_ext.emulator.units.tensor_core import (
     UNIT,
     blocks_of,
+    check_thread_sync,
     issue,
     tensor_core,
 )
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.architecture import Target
+from triton_ext.hardware.architecture import WARP_THREADS, Target
 from triton_ext.hardware.instruction_descriptor import KINDS, LONG_K, InstructionDescriptor
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
 from triton_ext.hardware.tensor_memory import COLUMN_BITS, TMEM_LANES
@@ -49,7 +51,6 @@ from triton_ext.ptx.forms import Tcgen05Product
 from triton_ext.ptx.parse import Instruction, immediate
 from triton_ext.ptx.targets import owners
 
-SM_100 = 100
 MAX_SCALE_D = 15
 ABSOLUTE_K_BYTES = 48
 """The K, in bytes, with which a descriptor's leading dimension may be an address (PTX ISA,
@@ -220,7 +221,7 @@ def mma(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 d_at, a_at, in_tensor_memory, b_at, plan, scale_a, scale_b, bool(accumulate),
                 tuple(disabled), scale_d,
             )  # fmt: skip
-            _Product(cta, form, operation).issue(int(thread))
+            _Product(cta, form, operation, int(thread)).issue()
 
     return run
 
@@ -241,8 +242,8 @@ def _k_bytes(plan: _Plan, type_name: str) -> int:
 class _Product:
     """One product: its checks at the issue, and its computation later."""
 
-    def __init__(self, cta: Cta, form: Tcgen05Product, operation: _Issue) -> None:
-        self.cta, self.form, self.operation = cta, form, operation
+    def __init__(self, cta: Cta, form: Tcgen05Product, operation: _Issue, thread: int) -> None:
+        self.cta, self.form, self.operation, self.thread = cta, form, operation, thread
         self.plan = plan = operation.plan
         self.found = found = plan.descriptor
         self.unit = cta.unit_agent(UNIT)
@@ -269,13 +270,12 @@ class _Product:
                 operation.a, found.a_major, found.a_type, "A", _k_bytes(plan, found.a_type)
             )
 
-    @staticmethod
     def _descriptor(
-        value: int, major: str, type_name: str, name: str, k_bytes: int
+        self, value: int, major: str, type_name: str, name: str, k_bytes: int
     ) -> SmemDescriptor:
         """The matrix descriptor, checked against PTX ISA, "Valid Combinations of Type-Size,
         Major-ness and Swizzling"."""
-        found = decode_descriptor(value, SM_100, absolute=k_bytes == ABSOLUTE_K_BYTES)
+        found = descriptor_of(self.cta, self.thread, value, absolute=k_bytes == ABSOLUTE_K_BYTES)
         if major == "MN" and (found.atomicity == 32) != (type_name == "tf32"):
             rule = "with" if type_name == "tf32" else "without"
             raise DescriptorFault(
@@ -297,13 +297,24 @@ class _Product:
                 )
         return found
 
-    def issue(self, thread: int) -> None:
+    def issue(self) -> None:
         observer, found = self.cta.machine.observer, self.found
         if observer is not None:
             shape, in_memory = (found.m, found.n, found.k), self.a_descriptor is not None
-            observer.multiplies(self.cta, thread, shape, self.form.cta_group, in_memory)
-        issue(self.cta, thread, self.form.cta_group, self._perform)
+            observer.multiplies(self.cta, self.thread, shape, self.form.cta_group, in_memory)
+        if self.cta.machine.fenced:
+            self._check_thread_sync()
+        issue(self.cta, self.thread, self.form.cta_group, self._perform)
         self._use_collector(tensor_core(self.cta))
+
+    def _check_thread_sync(self) -> None:
+        """See `check_thread_sync`, of the cells of D."""
+        agent = self.cta.first_agent + self.thread // WARP_THREADS
+        cells = self.plan.path.cells(
+            self.d_lane, self.d_column, self.found.n // self.plan.path.parts
+        )
+        lanes, what = slice(self.thread, self.thread + 1), "tcgen05.mma into tensor memory"
+        check_thread_sync(self.cta, lanes, agent, cells, what, writes=True)
 
     def _use_collector(self, core: TensorCore) -> None:
         """Note what the collector buffer may hold; it never changes a product."""
@@ -338,9 +349,10 @@ class _Product:
                 self._write(tensor_core(block).memory, cells, np.uint32(0))
             return
         b = self._operand_b(blocks, clock)
+        parts: list[Copied] = []
         for number, block in enumerate(blocks):
             memory = tensor_core(block).memory
-            a = self._operand_a(block, memory, clock)
+            a = self._operand_a(block, memory, clock, parts)
             b_here = b
             if path.parts > 1:
                 a = np.broadcast_to(a, (path.parts, path.rows, found.k))
@@ -357,11 +369,12 @@ class _Product:
     def _operand_b(self, blocks: list[Cta], clock: Clock) -> NDArray[Any]:
         """(k, n), of all blocks: each has its part of N."""
         found = self.found
+        parts: list[Copied] = []
         codes = [
             read_operand(
                 block.shared, self.b_descriptor, found.n // len(blocks), found.k, found.b_type,
                 found.b_major, clock, self.unit, packed=self.plan.packed,
-                name="tcgen05.mma, operand B,",
+                name="tcgen05.mma, operand B,", parts=parts,
             )
             for block in blocks
         ]  # fmt: skip
@@ -370,13 +383,16 @@ class _Product:
         )
         return -values.T if found.negate_b else values.T
 
-    def _operand_a(self, block: Cta, memory: TensorMemory, clock: Clock) -> NDArray[Any]:
+    def _operand_a(
+        self, block: Cta, memory: TensorMemory, clock: Clock, parts: list[Copied]
+    ) -> NDArray[Any]:
         """(rows, k), or (parts, rows, k): each part of the data path reads its own lanes."""
         found, path = self.found, self.plan.path
         if self.a_descriptor is not None:
             codes = read_operand(
                 block.shared, self.a_descriptor, path.rows, found.k, found.a_type, found.a_major,
                 clock, self.unit, packed=self.plan.packed, name="tcgen05.mma, operand A,",
+                parts=parts,
             )  # fmt: skip
         else:
             codes = self._a_in_tensor_memory(memory, clock)

@@ -21,17 +21,18 @@ from triton_ext.emulator.errors import (
     SynchronizationFault,
     UninitializedRead,
 )
-from triton_ext.emulator.schedule.fibers import MANY_LAPS, Fiber, Fibers
+from triton_ext.emulator.schedule.fibers import MANY_LAPS, Fiber, Fibers, told
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Launch
 from triton_ext.emulator.state.clocks import Foreign, merged
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import Taken
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.units.global_order import GlobalOrder
 from triton_ext.emulator.units.mbarriers import check_complete, check_others, mismatches
 from triton_ext.emulator.units.tensor_core import check_freed
-from triton_ext.emulator.units.tma import check_awaited
+from triton_ext.emulator.units.unawaited import check_awaited
 from triton_ext.hardware.architecture import Target
 
 QUANTUM = 4096
@@ -169,8 +170,8 @@ class Machine:
         schedule: the order in which all runs.
         observer: told of everything that happens, or None.
         limits: how long it may take.
-        steps, progress, multiprocessors, counts, values, tensor_maps, global_order: see
-            `triton_ext.emulator.state.block.Gpu`.
+        steps, progress, multiprocessors, counts, values, tensor_maps, taken, fenced,
+            global_order: see `triton_ext.emulator.state.block.Gpu`.
         pending: asynchronous operations that are issued, and not done.
         on_cluster: called when a cluster is done.
         changes: of global memory, and of what is under way, that another GPU could wait for.
@@ -191,6 +192,7 @@ class Machine:
     steps: int = 0
     progress: int = 0
     tensor_maps: dict[int, MadeTensorMap] = field(default_factory=dict)
+    taken: dict[str, Taken] = field(default_factory=dict)
     pending: deque[AsyncOperation] = field(default_factory=deque)
     on_cluster: Callable[[], None] = lambda: None
     values: bool = True
@@ -202,10 +204,12 @@ class Machine:
     chosen: Sequence[int] | None = None
     target: Target = field(init=False)
     multiprocessors: int = field(init=False)
+    fenced: bool = field(init=False)
     counts: list[int] = field(init=False)
     global_order: GlobalOrder | None = field(default=None, init=False)
     learned: Foreign = field(default_factory=dict, init=False)
     _waiting: Sequence[int] = field(default=range(0), init=False)
+    _shares: bool = field(default=False, init=False)
     _resident: list[_Resident] = field(default_factory=list, init=False)
     _polled: dict[tuple[object, ...], bytes] = field(default_factory=dict, init=False)
     _timed_out_at: int = field(default=-1, init=False)
@@ -215,6 +219,9 @@ class Machine:
         self.target = self.program.target
         self.multiprocessors = self.target.capability.multiprocessors
         self.counts = [0] * len(self.program.steps)
+        self.fenced = any(
+            step.instruction.opcode.startswith("tcgen05.fence") for step in self.program.steps
+        )
         if self.launch.check_races and GlobalOrder.fits(self.launch):
             program = [step.instruction for step in self.program.steps]
             self.global_order = GlobalOrder(self.launch, program)
@@ -246,12 +253,20 @@ class Machine:
         resident = self._resident = []
         limit = max(1, self.multiprocessors // math.prod(self.launch.cluster))
         beside = min(limit, self.schedule.clusters)
+        self._shares = self.schedule.name == "random" and any(
+            step.instruction.opcode.startswith("clusterlaunchcontrol.try_cancel")
+            for step in self.program.steps
+        )
+        if self._shares:
+            beside = max(1, min(beside, len(self._waiting) // 2))
         idle_since, idle_progress, stuck = 0, -1, False
         watch, watched_since = Watch(), -1
         while self._waiting or resident:
             yield stuck
             stuck = False
-            while self._waiting and len(resident) < (limit if self.together else beside):
+            while len(self._waiting) > self._owed() and len(resident) < (
+                limit if self.together else beside
+            ):
                 resident.append(self._start())
             done = self._turn(resident)
             over = self.steps >= self.limits.max_steps or time.monotonic() > self._deadline
@@ -311,12 +326,29 @@ class Machine:
         blocks = [block for each in self._resident for block in each.blocks]
         return {(number, *state) for number, block in enumerate(blocks) for state in block.states()}
 
-    def take_cluster(self) -> int | None:
-        """Take the next cluster that has not started off the grid: its number, if there is one."""
+    def take_cluster(self, asking: Cluster | None = None) -> int | None:
+        """Take the next cluster that has not started off the grid: its number, if there is one.
+
+        Args:
+            asking: the one that takes its place. Under the random schedule it gets no second one
+                while that would leave another one that runs without any, so that what a block does
+                with its second tile is seen of as many as can have one.
+        """
         if not self._waiting:
             return None
+        if self._shares and asking is not None:
+            had = asking.taken > 0
+            if had and len(self._waiting) <= self._owed():
+                return None
+            asking.taken += 1
         number, self._waiting = self._waiting[0], self._waiting[1:]
         return number
+
+    def _owed(self) -> int:
+        """How many clusters that run have still to be given another one's place."""
+        if not self._shares:
+            return 0
+        return sum(not each.finished and not each.cluster.taken for each in self._resident)
 
     def _start(self) -> _Resident:
         number = self.take_cluster()
@@ -429,14 +461,14 @@ class Machine:
         # those that wait at one at which nobody has come.
         stuck.sort(
             key=lambda found: (
-                not found[0].opcode.startswith("mbarrier"),
-                "nobody has come" not in found[1],
+                not found.instruction.opcode.startswith("mbarrier"),
+                "nobody has come" not in found.why,
             )
         )
         spinning = any(block.runnable for block in blocks)
         what = "no memory or barrier changes any more" if spinning else "no thread can go on"
-        lines = [line for _, line in stuck]
-        return Deadlock(f"{what}:\n  " + "\n  ".join(lines), stuck[0][0] if stuck else None)
+        first = stuck[0].instruction if stuck else None
+        return Deadlock(f"{what}:\n  " + "\n  ".join(told(stuck)), first)
 
     def _limit_reached(self, resident: list[_Resident]) -> LimitReached:
         limits, counts = self.limits, self.counts
@@ -454,9 +486,8 @@ class Machine:
             f"{count / total:4.0%}  {place} ({count} instructions)"
             for place, count in places.most_common(SHOWN_PLACES)
         ]
-        standing = [
-            line for each in resident for block in each.blocks for _, line in block.standing()
-        ]
+        blocks = [block for each in resident for block in each.blocks]
+        standing = told([found for block in blocks for found in block.standing()])
         more = len(standing) - SHOWN_PLACES
         tail = [f"and {more} more"] if more > 0 else []
         text = f"{what}, and the kernel has not ended; the time went to:\n  " + "\n  ".join(lines)

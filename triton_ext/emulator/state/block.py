@@ -29,6 +29,7 @@ from triton_ext.emulator.state.in_flight import (
     WarpProducts,
 )
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import Leniency, Taken
 from triton_ext.emulator.state.memory import (
     RANK_SHIFT,
     SHARED_BASE,
@@ -94,6 +95,8 @@ class Launch:
         history: a `triton_ext.emulator.units.history.History`, or None.
         allocated: gives what the kernel has allocated in shared and tensor memory, if known.
         binary: the cubin that ptxas made of it, if known.
+        strict: whether what `triton_ext.emulator.state.leniencies` lists is a fault.
+        check_unread: whether what copies bring must be read before another copy overwrites it.
     """
 
     storage: Storage
@@ -114,6 +117,8 @@ class Launch:
     history: Any = None
     allocated: Callable[[], Sequence[Buffer]] = tuple
     binary: bytes | None = None
+    strict: bool = False
+    check_unread: bool = False
 
     @functools.cached_property
     def buffers(self) -> Sequence[Buffer]:
@@ -221,6 +226,8 @@ class Gpu(Protocol):
         counts: how often each instruction of the program was executed.
         values: whether the products of wgmma are computed.
         tensor_maps: those that the kernel has made, by address.
+        taken: what was undefined and run as hardware runs it, by the rule's name.
+        fenced: whether the program has tcgen05.fence.
         global_order: a `triton_ext.emulator.units.global_order.GlobalOrder`, or None.
     """
 
@@ -234,6 +241,8 @@ class Gpu(Protocol):
     counts: list[int]
     values: bool
     tensor_maps: dict[int, MadeTensorMap]
+    taken: dict[str, Taken]
+    fenced: bool
 
     @property
     def observer(self) -> AccessObserver | None:
@@ -245,8 +254,9 @@ class Gpu(Protocol):
     def polled(self, cta: Cta, warp: int, address: int, value: bytes) -> None:
         """A warp has asked an address in global memory that others may write, or change."""
 
-    def take_cluster(self) -> int | None:
-        """Take the next cluster that has not started off the grid: its number, if there is one."""
+    def take_cluster(self, asking: Cluster | None = None) -> int | None:
+        """Take the next cluster that has not started off the grid: its number, if there is one; for
+        the one that asks."""
 
 
 @dataclass
@@ -280,6 +290,7 @@ class Cluster:
         released: what was released through flags in a block's shared memory, by its rank: see
             `triton_ext.emulator.units.memory_order`.
         unwritten_loads: what its threads have loaded from memory that nothing wrote.
+        taken: of how many clusters that had not started it has taken the place.
         pairs: allocations of tensor memory by pairs of blocks, by the rank of the first, halved.
     """
 
@@ -293,8 +304,10 @@ class Cluster:
         self.clocks = Clocks(agents, self.identity, known)
         self.unwritten_loads = UnwrittenLoads(machine.launch.threads)
         self.ctas = [Cta(self, index, rank) for rank, index in enumerate(indices)]
-        self.barrier = ClusterBarrier([cta.live for cta in self.ctas], self.clocks)
+        live, exited = zip(*((cta.live, cta.exited) for cta in self.ctas), strict=True)
+        self.barrier = ClusterBarrier(live, self.clocks, exited)
         self.released: dict[int, Clock] = {}
+        self.taken = 0
         self.pairs: defaultdict[int, PairAllocation] = defaultdict(PairAllocation)
 
     def agent_name(self, agent: int) -> str:
@@ -315,6 +328,7 @@ class Cta:
         thread_number, thread_index: (threads,): 0, 1, ...; and (x, y, z) of these arrays.
         first_agent, agents_each: its agents' numbers begin here, and are so many.
         live: (threads,): which threads have not exited; `finished`: none is left.
+        exited: what those had seen that have exited.
         files: the registers, by type: rows of threads.
         carry: (threads,): the carry flags of extended-precision arithmetic.
         shared, local: its memory.
@@ -352,6 +366,7 @@ class Cta:
             self.thread_number // (x * y),
         )
         self.live = np.ones(self.threads, np.bool_)
+        self.exited = cluster.clocks.empty()
         self.finished = False
         self.agents_each = agents_of_block(self.warps)
         self.first_agent = rank * self.agents_each
@@ -387,6 +402,20 @@ class Cta:
     ) -> None:
         """Hand work of the instruction that is being executed to an asynchronous unit."""
         self.machine.issue(AsyncOperation(queue, perform, self.instruction, self, lanes))
+
+    def takes(self, rule: Leniency, lanes: Lanes, instruction: Instruction | None = None) -> bool:
+        """Whether something undefined is run as hardware runs it: noted, unless strict.
+
+        Args:
+            lanes: those that do it.
+            instruction: theirs; by default, the one that is being executed.
+        """
+        if self.launch.strict:
+            return False
+        if rule.name not in self.machine.taken:
+            at = instruction or self.instruction
+            self.machine.taken[rule.name] = Taken(rule, at, self.describe(lanes))
+        return True
 
     def describe(self, lanes: Lanes) -> str:
         """``block (0, 0, 0), warps 0 to 3``."""

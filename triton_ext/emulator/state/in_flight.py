@@ -162,12 +162,15 @@ class TensorCore:
         memory: the block's tensor memory.
         group: their ``cta_group``; 0 before the first.
         done: for each thread, the last event of the operations that it issued.
+        issued: the last event of each operation, and the warp that issued it, as an agent; kept if
+            the program has tcgen05.fence.
         collectors: what each collector buffer holds: which operand of which instruction.
     """
 
     memory: TensorMemory
     group: int = 0
     done: dict[int, int] = field(default_factory=dict)
+    issued: list[tuple[int, int]] = field(default_factory=list)
     collectors: dict[str, object] = field(default_factory=dict)
 
 

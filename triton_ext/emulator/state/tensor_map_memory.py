@@ -175,6 +175,8 @@ def decode(data: bytes) -> TensorMap | Im2colMap:
             f"tensor map: swizzle mode {values[23]} with atomicity {values[24]} is not defined"
         )
     box = values[10 : 10 + rank]
+    if values[_L2_PROMOTION] not in list(L2Promotion):
+        raise DescriptorFault(f"tensor map: L2 promotion {values[_L2_PROMOTION]} is not defined")
     try:
         found = TensorMap(
             data_type=ELEMENT_TYPES[values[21]],

@@ -321,6 +321,18 @@ class TensorMemory:
         else:
             table.fill(pieces, number)
 
+    def users(self, cells: Cells, fenced: Seen, *, writes: bool) -> list[tuple[int, int]]:
+        """The agents, and their events, that have used cells last, and not before `fenced`.
+
+        Args:
+            writes: whether readers count, beside writers.
+        """
+        found: set[int] = set()
+        for table in (self.written, self.read)[: 1 + writes]:
+            here = self._stamps(table, cells)
+            found.update(np.unique(here[here >> AGENT_BITS > fenced[here & AGENT_MASK]]).tolist())
+        return [(each & AGENT_MASK, each >> AGENT_BITS) for each in found if each > 0]
+
     # ------------------------------------------------- what warps have to wait for
 
     def issue(self, access: Access, agent: int, cells: Cells) -> None:
