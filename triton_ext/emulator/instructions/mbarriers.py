@@ -123,8 +123,11 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 clock = clocks.empty()  # it releases nothing to the barrier's block
             mine = numbers[chosen]
             counts = np.ones_like(mine) if expects else mine
+            observer = cta.machine.observer
             if expects:
                 barrier.note(EXPECTED, int(mine.sum()), at)
+                if observer is not None:
+                    observer.counts(barrier, "expect", group, mine)
                 barrier.expect_tx(int(mine.sum()))
             elif (mine < 1).any() or (mine > COUNT_LIMIT).any():
                 raise BarrierFault(f"a count of {int(mine.min())} must be in [1, {COUNT_LIMIT}]")
@@ -136,9 +139,10 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             if drops:
                 barrier.drop(int(counts.sum()))
             barrier.note(ARRIVALS, int(counts.sum()), at)
-            if cta.machine.observer is not None:
+            if observer is not None:
                 far = where >> RANK_SHIFT != cta.rank
-                cta.machine.observer.arrives(cta, group, barrier, barrier.phase, far)
+                observer.arrives(cta, group, barrier, barrier.phase, far)
+                observer.counts(barrier, "arrive", group, counts)
             states[chosen] = _arrive(barrier, counts, clock)
         write(cta, lanes, states)
         cta.machine.progress += 1
@@ -164,6 +168,9 @@ def transaction(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
         for where, group, chosen in by_address(address(cta, lanes), lanes):
             barrier = _found(cta, where, cta.agents(group))
             total = int(sizes[chosen].sum())
+            if cta.machine.observer is not None:
+                what = "expect" if expects else "complete"
+                cta.machine.observer.counts(barrier, what, group, sizes[chosen])
             if expects:
                 barrier.note(EXPECTED, total, at)
                 barrier.expect_tx(total)

@@ -207,6 +207,18 @@ class AccessObserver:
     def awaits(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, at: Instruction) -> None:
         """Lanes have waited for a phase of a barrier, at an instruction."""
 
+    def counts(
+        self, barrier: Any, what: str, lanes: Lanes | None = None, numbers: Any = 1
+    ) -> None:
+        """An mbarrier is about to be changed.
+
+        Args:
+            what: "init", "inval", "arrive" (arrivals), "pend" (arrivals that the phase expects,
+                besides), "expect" or "complete" (bytes).
+            lanes: by whom; None: by the operation that is being performed.
+            numbers: of each lane, or together.
+        """
+
 
 class Gpu(Protocol):
     """The machine that runs a launch, as its blocks and their instructions see it.
