@@ -6,6 +6,7 @@ import math
 import re
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.reachable import tensor_memory
 from triton_ext.emulator.host.scalars import is_number, scalar_bytes
+from triton_ext.emulator.host.scheduling import scheduled, start
 from triton_ext.emulator.instructions import decode
-from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
+from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine
 from triton_ext.emulator.schedule.observers import Observer
-from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.block import Launch
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
 from triton_ext.emulator.state.tensor_map_memory import encode
@@ -268,13 +269,14 @@ def run_ptx(
     buffers: Sequence[Any] = (),
     cluster: Any = None,
     dynamic_smem_bytes: int = 0,
-    schedule: str = "eager",
+    schedule: str | Path = "eager",
     seed: int = 0,
     observer: Observer | None = None,
     max_steps: int = MAX_STEPS,
     timeout: float | None = None,
     check_layouts: bool = True,
     check_races: bool = True,
+    schedules: str | None = None,
 ) -> Machine:
     """Run a kernel of a PTX module on the emulated GPU, until all of its blocks are done.
 
@@ -291,7 +293,7 @@ def run_ptx(
         dynamic_smem_bytes: dynamic shared memory of a block.
         schedule: when asynchronous work is done: "eager" (as soon as it is issued), "lazy" (as
             late as the program allows) or "random" (at any legal moment). A correct kernel gives
-            the same bits under all.
+            the same bits under all. Or the path of a file: the schedule of a witness.
         seed: the random schedule's.
         observer: told of what happens, such as a `Trace` or `Statistics`.
         max_steps: instructions after which the launch ends in `LimitReached`, each for all threads
@@ -303,6 +305,8 @@ def run_ptx(
             as weights that lie swizzled in global memory and are copied without a swizzle.
         check_races: two accesses of a byte of global memory, of which one writes, must be ordered
             (`SynchronizationFault`): within a block by barriers, between blocks by flags.
+        schedules: "all": say of every schedule what this run tells: `verdict` of what is returned
+            is a `triton_ext.emulator.clients.schedules.verdict.Verdict`. Needs the eager schedule.
 
     Returns:
         The machine, as it stands at the end.
@@ -329,6 +333,6 @@ def run_ptx(
         check_layouts=check_layouts,
         check_races=check_races,
     )
-    machine = Machine(program, launch, Schedule(schedule, seed), observer, limits)
-    execute(machine)
+    machine = Machine(program, launch, scheduled(schedule, seed, schedules), observer, limits)
+    start(machine, every=schedules == "all")
     return machine

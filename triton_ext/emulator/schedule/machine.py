@@ -8,6 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -192,6 +193,7 @@ class Machine:
         on_cluster: called when a cluster is done.
         changes: of global memory, and of what is under way, that another GPU could wait for.
         quantum: instructions that a block runs at most before another one gets its turn.
+        verdict: what is known of all schedules, if that was asked for.
         learned: what its clusters that are done had seen of those of other launches.
         hopeless: whether what runs only polls, and repeats itself.
         vain: how often in a row global memory was polled, and held what it had held before.
@@ -217,6 +219,7 @@ class Machine:
     hopeless: bool = False
     together: bool = False
     chosen: Sequence[int] | None = None
+    verdict: Any = None
     multiprocessors: int = field(init=False)
     counts: list[int] = field(init=False)
     global_order: GlobalOrder | None = field(default=None, init=False)

@@ -448,6 +448,11 @@ class Cta:
         channel = self._channels.setdefault(barrier, len(self._channels) % TMA_CHANNELS)
         return self.unit_agent("tma") + channel
 
+    @property
+    def channels(self) -> int:
+        """The number of mbarriers that have tracked its copies."""
+        return len(self._channels)
+
     def warpgroup_agent(self, warp: int) -> int:
         """The agent of the asynchronous products of a warp's warpgroup."""
         return self.first_agent + 3 * self.warps + len(UNITS) + warp // WARPGROUP_WARPS

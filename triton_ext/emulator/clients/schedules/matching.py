@@ -1,0 +1,130 @@
+"""Is the matching of arrivals and phases the only one?
+
+It is, if no `Doubt` is found: docs/guide/schedules.md has the theorem, and why. Each doubt says how
+another interleaving could come about: who is to be held back before what, and until when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from triton_ext.emulator.clients.schedules.causality import COUNTED, Causality, Vector
+from triton_ext.emulator.clients.schedules.skeleton import Operation
+
+ARRIVES, EARLY, LATE, BYTES, GONE, ORDER = (
+    "an arrival may count for an earlier phase",
+    "a wait may pass one lap early",
+    "a wait may miss its phase",
+    "a phase may complete before its bytes are expected",
+    "an mbarrier may be invalidated while it is used",
+    "two warps hand work to one unit, and nothing orders the two",
+)
+"""What can be in doubt."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """How an interleaving could match otherwise.
+
+    Attributes:
+        kind: one of those above.
+        operation: what would happen too early, or too late.
+        reached: what is over then, if the operation is too early: a vector of `Causality`; None if
+            it is held back itself.
+        until: the operation that lets go what is held back; None: when nothing else can go on.
+    """
+
+    kind: str
+    operation: Operation
+    reached: Vector | None
+    until: Operation | None
+
+    def holds(self, order: Causality) -> list[Operation]:
+        """What must not start yet, so that it comes about; and with it what follows it."""
+        if self.reached is None:
+            return [self.operation]
+        skeleton, reached, found = order.skeleton, self.reached, []
+        for number, party in enumerate(skeleton.parties):
+            done = int(reached[number])
+            if number != self.operation.party and done < len(party.operations):
+                found.append(skeleton.operations[party.operations[done]])
+        phases = reached[len(skeleton.parties) :]
+        own = self.operation.party
+        for operation in skeleton.operations:
+            if operation.party < 0 and operation is not self.operation:
+                cause, event = skeleton.operations[operation.cause], operation.event
+                issued = reached[cause.party] > cause.ordinal or cause.party == own
+                if issued and phases[event.barrier] <= event.phase:
+                    found.append(operation)
+        return found
+
+
+def doubts(order: Causality) -> Iterator[Doubt]:
+    """All of a skeleton."""
+    last: dict[tuple[object, ...], Operation] = {}
+    for operation in order.skeleton.operations:
+        kind = operation.event.kind
+        if kind in COUNTED:
+            yield from _early_arrival(order, operation)
+        if kind in ("expect", "pend") and not _before_an_arrival(order, operation):
+            yield Doubt(BYTES, operation, None, None)
+        elif kind == "wait":
+            yield from _wait(order, operation)
+        elif kind == "inval":
+            yield from _gone(order, operation)
+        elif kind == "issue" and operation.event.unit:
+            before = last.get(operation.event.unit, operation)
+            if before.event is not operation.event and not order.precedes(before, operation):
+                yield Doubt(ORDER, before, None, operation)
+            last[operation.event.unit] = operation
+
+
+def _early_arrival(order: Causality, operation: Operation) -> Iterator[Doubt]:
+    """Who counts for a phase must know that the one before is complete."""
+    barrier, phase = operation.event.barrier, operation.event.phase
+    if order.phases(operation, barrier) < phase:
+        yield Doubt(ARRIVES, operation, order.before[operation.number], operation)
+
+
+def _before_an_arrival(order: Causality, operation: Operation) -> bool:
+    """Whether an arrival of the same phase comes after it: until then the phase is not complete.
+
+    One of ``cp.async.mbarrier.arrive`` is no more than what it has added itself.
+    """
+    event = operation.event
+    return any(
+        other.event.kind == "arrive"
+        and (event.kind == "expect" or other.party >= 0)
+        and order.precedes(operation, other)
+        for other in order.counted[event.barrier, event.phase]
+    )
+
+
+def _wait(order: Causality, operation: Operation) -> Iterator[Doubt]:
+    """Nobody may wait for a phase while the one two before could still be the last complete one;
+    and the next phase must not complete before all have passed.
+    """
+    barrier, phase = operation.event.barrier, operation.event.phase
+    if operation.event.by_parity and order.phases(operation, barrier) < phase:
+        reached = order.before[operation.number].copy()
+        earlier = order.completion(barrier, phase - 2)
+        if earlier is not None:
+            np.maximum(reached, earlier, out=reached)
+        yield Doubt(EARLY, operation, reached, operation)
+    following = order.completion(barrier, phase + 1)
+    if following is not None and not order.knows(following, operation):
+        yield Doubt(LATE, operation, None, None)
+
+
+def _gone(order: Causality, operation: Operation) -> Iterator[Doubt]:
+    """Who invalidates an mbarrier must know that nobody uses it any more."""
+    barrier = operation.event.barrier
+    over = order.phases(operation, barrier)
+    for other in order.uses[barrier]:
+        if other is operation or (other.event.kind in COUNTED and other.event.phase < over):
+            continue
+        if other.party < 0 or not order.precedes(other, operation):
+            yield Doubt(GONE, other, None, operation)
