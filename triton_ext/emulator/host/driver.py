@@ -21,6 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from triton_ext.emulator.clients.breakpoints import Breakpoint, Breakpoints, Stop
+from triton_ext.emulator.clients.schedules.verdict import BrokenSchedule, Verdict
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import EmulationError, LaunchError
 from triton_ext.emulator.host import wrong_architecture
@@ -32,10 +33,10 @@ from triton_ext.emulator.host.devices import MAX_DEVICES, EmulatedGpus, compilin
 from triton_ext.emulator.host.moved_sources import as_loaded
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
+from triton_ext.emulator.host.scheduling import check_schedules, scheduled, start
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
 from triton_ext.emulator.schedule.observers import Observer, combined
-from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.buffers import named
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
 from triton_ext.hardware.architecture import (
@@ -72,7 +73,8 @@ class EmulatedGpu:
 
     Attributes:
         arch: 90 or 100.
-        schedule: "eager", "lazy" or "random": when asynchronous work is done.
+        schedule: "eager", "lazy" or "random": when asynchronous work is done; or a witness's file.
+        schedules: "all": every schedule is judged, by the eager one.
         seed: the random schedule's.
         observer: told of what happens.
         idle: kernels are compiled, and counted, but do not run.
@@ -84,6 +86,7 @@ class EmulatedGpu:
         check_views: whether a launch reaches of a tensor's storage its elements alone.
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
+        verdicts: what is known of all schedules, of each launch that was judged.
         said: whether it was said that they stand for time.
         clock: predicts how long launches take, or None.
         device: its number, if there are several GPUs.
@@ -91,7 +94,7 @@ class EmulatedGpu:
     """
 
     arch: Architecture
-    schedule: str = "eager"
+    schedule: str | Path = "eager"
     seed: int = 0
     observer: Observer | None = None
     idle: bool = False
@@ -101,8 +104,10 @@ class EmulatedGpu:
     check_races: bool = True
     check_empty: bool = False
     check_views: bool = True
+    schedules: str | None = None
     launches: int = 0
     steps: int = 0
+    verdicts: list[Verdict] = field(default_factory=list)
     said: bool = False
     clock: Clock | None = None
     device: int = 0
@@ -151,7 +156,8 @@ class EmulatedGpu:
         if ttgir is not None:
             launch = replace(launch, allocated=functools.partial(allocated, ttgir, program.arch))
         launch = replace(launch, binary=cubin)
-        schedule = Schedule(self.schedule, self.seed + self.launches)
+        number = self.launches
+        schedule = scheduled(self.schedule, self.seed + number, self.schedules, number)
         clients = [self.observer, self._breakpoints, self.clock]
         observer = combined([each for each in clients if each is not None])
         machine = Machine(program, launch, schedule, observer, self.limits)
@@ -160,12 +166,21 @@ class EmulatedGpu:
             if self.peers is not None:
                 self.peers.execute(self.device, machine)
             else:
-                execute(machine)
+                start(machine, every=self.schedules == "all", launches=number)
         except EmulationError as error:
             error.message = named(error.message, launch.buffers, launch.buffers_start)
             raise
         finally:
             self.steps += machine.steps
+        if machine.verdict is not None:
+            self.verdicts.append(machine.verdict)
+            self._broken(machine.verdict)
+
+    @staticmethod
+    def _broken(verdict: Verdict) -> None:
+        """Raise BrokenSchedule if some schedule breaks the kernel."""
+        if verdict.witness is not None:
+            raise BrokenSchedule(verdict)
 
     def of_thread(self) -> EmulatedGpu:
         """The GPU that the calling thread launches on: this one."""
@@ -584,7 +599,8 @@ def emulate(
     arch: Any = "sm_100",
     *,
     devices: int | None = None,
-    schedule: str = "eager",
+    schedule: str | Path = "eager",
+    schedules: str | None = None,
     seed: int = 0,
     observer: Observer | None = None,
     cuda_on_host: bool = False,
@@ -609,7 +625,11 @@ def emulate(
     Args:
         arch: "sm_90" or "sm_100".
         devices: so many GPUs, that reach each other's memory: see `EmulatedGpus`. None for one.
-        schedule: when asynchronous work is done: "eager", "lazy" or "random".
+        schedule: when asynchronous work is done: "eager", "lazy" or "random"; or the path of a
+            file: the schedule of a witness, which one launch follows.
+        schedules: "all": run each launch once, and say what that tells of every schedule: see
+            `EmulatedGpu.verdicts`. One that breaks the kernel is raised (`BrokenSchedule`). Needs
+            the eager schedule, and one GPU.
         seed: the random schedule's.
         observer: told of what happens, such as a `Trace` or `Statistics`.
         cuda_on_host: let torch code that says ``device="cuda"`` work, on the host's memory.
@@ -649,14 +669,15 @@ def emulate(
         raise LaunchError(f"devices = {devices!r}: must be in [1, {MAX_DEVICES}]")
     if devices is not None and clock is not None:
         raise LaunchError("time is predicted of one GPU: leave devices= out")
+    check_schedules(schedule, schedules, {"devices=": devices is not None, "time=": clock})
     gpus = [
         EmulatedGpu(
             arch, schedule, seed, observer, idle, buffers, limits, check_layouts, check_races,
-            check_empty, check_views, clock=clock, device=device,
+            check_empty, check_views, schedules, clock=clock, device=device,
         )
         for device in range(devices or 1)
     ]  # fmt: skip
-    order = Schedule(schedule, seed)
+    order = Schedule("eager" if isinstance(schedule, Path) else schedule, seed)
 
     def modes() -> contextlib.ExitStack:
         """What each thread enters for itself."""

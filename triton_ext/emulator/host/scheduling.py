@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from triton_ext.emulator.clients.schedules.decide import decide
@@ -10,6 +11,30 @@ from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.schedule.machine import Machine, Schedule
 from triton_ext.emulator.schedule.observers import combined
 from triton_ext.emulator.schedule.parallel import execute
+
+
+def check_schedules(
+    schedule: str | Path, schedules: str | None, others: Mapping[str, object]
+) -> None:
+    """Refuse what does not go together.
+
+    Args:
+        others: further arguments by their names; those that are given (true) do not go with all.
+
+    Raises:
+        LaunchError: all schedules are asked for and one is chosen, or another argument is given.
+    """
+    if schedules not in (None, "all"):
+        raise LaunchError(f"schedules = {schedules!r}: must be 'all', or None for one")
+    if schedules is None:
+        return
+    if schedule != "eager":
+        raise LaunchError(
+            f"schedule = {schedule!s}: schedules='all' judges by the eager one; leave it out"
+        )
+    for name, given in others.items():
+        if given:
+            raise LaunchError(f"schedules='all' judges one launch of one GPU: leave {name} out")
 
 
 def scheduled(
@@ -26,10 +51,7 @@ def scheduled(
     Raises:
         LaunchError: there is no such schedule, or all are asked for and one is chosen.
     """
-    if schedules not in (None, "all"):
-        raise LaunchError(f"schedules = {schedules!r}: must be 'all', or None for one")
-    if schedules == "all" and schedule != "eager":
-        raise LaunchError(f"schedule = {schedule!r}: all are judged by the eager one; leave it out")
+    check_schedules(schedule, schedules, {})
     if isinstance(schedule, Path):
         plan = Plan.read(schedule)
         return Guided(plan) if plan.launch == launches else Schedule()

@@ -207,9 +207,7 @@ class AccessObserver:
     def awaits(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, at: Instruction) -> None:
         """Lanes have waited for a phase of a barrier, at an instruction."""
 
-    def counts(
-        self, barrier: Any, what: str, lanes: Lanes | None = None, numbers: Any = 1
-    ) -> None:
+    def counts(self, barrier: Any, what: str, lanes: Lanes | None = None, numbers: Any = 1) -> None:
         """An mbarrier is about to be changed.
 
         Args:

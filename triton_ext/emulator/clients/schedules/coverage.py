@@ -26,6 +26,8 @@ def gaps(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
         )  # fmt: skip
     for at, times in recorder.together.items():
         yield Reason("arrives for several phases at once", at, times)
+    for at, times in recorder.overtaken.items():
+        yield Reason("is passed after it has completed again: one clock stands for both", at, times)
     yield from _atomics(machine)
     yield from _memory(machine, recorder)
     for cluster in recorder.clusters.values():

@@ -116,7 +116,9 @@ class _Question:
         first.launch.memory.released.clear()
         guided = Guided(plan)
         limits = Limits(4 * first.steps + 100_000, first.limits.timeout)
-        machine = Machine(first.program, first.launch, guided, guided.recorder, limits)
+        machine = Machine(
+            first.program, first.launch, guided, guided.recorder, limits, chosen=first.chosen
+        )
         self.runs += 1
         try:
             machine.run()
@@ -210,7 +212,8 @@ def _witness(
         key = doubt.kind, doubt.operation.event.instruction
         groups.setdefault(key, []).append((doubt, number))
     chosen = [each for pick in (0, -1) for those in groups.values() for each in those[pick:][:1]]
-    for doubt, number in dict.fromkeys(chosen):
+    chosen = list(dict.fromkeys(chosen))
+    for doubt, number in chosen:
         order = orders[number]
         holds = doubt.holds(order)
         for until in dict.fromkeys((doubt.until, None)):

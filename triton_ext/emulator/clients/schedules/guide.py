@@ -197,4 +197,3 @@ class Guided(Schedule):
         """Nothing else can go on: hold nothing any more."""
         held, self.holding = self._holds(), False
         return held
-

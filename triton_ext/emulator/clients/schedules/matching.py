@@ -25,7 +25,7 @@ ARRIVES, EARLY, LATE, BYTES, GONE, ORDER = (
 """What can be in doubt."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Doubt:
     """How an interleaving could match otherwise.
 
@@ -35,17 +35,19 @@ class Doubt:
         reached: what is over then, if the operation is too early: a vector of `Causality`; None if
             it is held back itself.
         until: the operation that lets go what is held back; None: when nothing else can go on.
+        beside: what else is held back.
     """
 
     kind: str
     operation: Operation
     reached: Vector | None
     until: Operation | None
+    beside: tuple[Operation, ...] = ()
 
     def holds(self, order: Causality) -> list[Operation]:
         """What must not start yet, so that it comes about; and with it what follows it."""
         if self.reached is None:
-            return [self.operation]
+            return [self.operation, *self.beside]
         skeleton, reached, found = order.skeleton, self.reached, []
         for number, party in enumerate(skeleton.parties):
             done = int(reached[number])
@@ -70,6 +72,9 @@ def doubts(order: Causality) -> Iterator[Doubt]:
         if kind in COUNTED:
             yield from _early_arrival(order, operation)
         if kind in ("expect", "pend") and not _before_an_arrival(order, operation):
+            same = order.counted[operation.event.barrier, operation.event.phase]
+            brought = tuple(each for each in same if each.party < 0)
+            yield Doubt(BYTES, operation, None, None, brought)
             yield Doubt(BYTES, operation, None, None)
         elif kind == "wait":
             yield from _wait(order, operation)
@@ -83,9 +88,12 @@ def doubts(order: Causality) -> Iterator[Doubt]:
 
 
 def _early_arrival(order: Causality, operation: Operation) -> Iterator[Doubt]:
-    """Who counts for a phase must know that the one before is complete."""
+    """Who counts for a phase must know that the one before is complete, or all that it counts."""
     barrier, phase = operation.event.barrier, operation.event.phase
-    if order.phases(operation, barrier) < phase:
+    if order.phases(operation, barrier) < phase and not all(
+        other.party >= 0 and order.precedes(other, operation)
+        for other in order.counted[barrier, phase - 1]
+    ):
         yield Doubt(ARRIVES, operation, order.before[operation.number], operation)
 
 
@@ -115,6 +123,8 @@ def _wait(order: Causality, operation: Operation) -> Iterator[Doubt]:
             np.maximum(reached, earlier, out=reached)
         yield Doubt(EARLY, operation, reached, operation)
     following = order.completion(barrier, phase + 1)
+    if order.skeleton.barriers[barrier].kind != "mbarrier":
+        return  # its waits name no phase: they are for the one that they have arrived for
     if following is not None and not order.knows(following, operation):
         yield Doubt(LATE, operation, None, None)
 

@@ -17,7 +17,7 @@ from triton_ext.emulator.clients.schedules.skeleton import Barrier, Event, Skele
 from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.schedule.observers import Observer, Run
 from triton_ext.emulator.state import lanes as lane_sets
-from triton_ext.emulator.state.barriers import ClusterBarrier, MBarrier, NamedBarrier
+from triton_ext.emulator.state.barriers import MBarrier, NamedBarrier
 from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta
 from triton_ext.emulator.state.buffers import named
 from triton_ext.emulator.state.lanes import Lanes
@@ -110,6 +110,7 @@ class Recorder(Observer):
         apart: how often, at which instruction, lanes of a warp relied on others that need not be
             in step with them.
         together: how often arrivals of one instruction counted for several phases.
+        overtaken: how often a barrier had completed again before who waited for it went on.
         multicast: the addresses in global memory of which copies to several blocks have read.
         performed: what units have done, as `issuers` says.
     """
@@ -118,10 +119,12 @@ class Recorder(Observer):
         self.clusters: dict[int, Recorded] = {}
         self.apart: Counter[Instruction | None] = Counter()
         self.together: Counter[Instruction | None] = Counter()
+        self.overtaken: Counter[Instruction | None] = Counter()
         self.multicast: set[int] = set()
         self.performed: set[Issuer] = set()
         self._now: tuple[Cta, Lanes] | None = None
         self._operation: AsyncOperation | None = None
+        self._outer: list[tuple[tuple[Cta, Lanes] | None, AsyncOperation | None]] = []
         self._issues: dict[int, list[int]] = {}  # by operation: its events, one for each warp
         self._issuers: dict[int, set[Issuer]] = {}
         self._products: dict[int, list[int]] = {}
@@ -139,9 +142,7 @@ class Recorder(Observer):
             if step.instruction.opcode.startswith("wgmma.wait_group")
         }
         self._allocates = {
-            id(step)
-            for step in run.program.steps
-            if step.instruction.opcode.startswith(_ORDERED)
+            id(step) for step in run.program.steps if step.instruction.opcode.startswith(_ORDERED)
         }
         return self
 
@@ -228,11 +229,13 @@ class Recorder(Observer):
 
     def issues(self, operation: AsyncOperation) -> None:
         cta, lanes = operation.cta, operation.lanes
+        if self._operation is not None:  # the second half of one
+            self._issues[id(operation)] = self._issues[id(self._operation)]
+            self._issuers[id(operation)] = self._issuers[id(self._operation)]
+            return
         self._orders(cta, lanes, operation.instruction)
         unit = operation.queue if operation.queue and operation.queue[0] == "tcgen05" else ()
-        events = self._note(
-            cta, lanes, "issue", unit=unit or (), instruction=operation.instruction
-        )
+        events = self._note(cta, lanes, "issue", unit=unit or (), instruction=operation.instruction)
         self._issues[id(operation)] = events
         done = self.of(cta).block(cta).done
         self._issuers[id(operation)] = {
@@ -275,6 +278,8 @@ class Recorder(Observer):
     def awaits(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, at: Instruction) -> None:
         recorded = self.of(cta)
         block = recorded.block(cta)
+        if not isinstance(barrier, MBarrier) and barrier.generation != phase + 1:
+            self.overtaken[at] += 1
         parity = isinstance(barrier, MBarrier) and ".parity" in at.opcode
         number = recorded.barrier(barrier)
         self._note(
@@ -290,9 +295,7 @@ class Recorder(Observer):
                 others[those - first] = False
                 block.behind[first : first + WARP_THREADS] |= others
 
-    def counts(
-        self, barrier: Any, what: str, lanes: Lanes | None = None, numbers: Any = 1
-    ) -> None:
+    def counts(self, barrier: Any, what: str, lanes: Lanes | None = None, numbers: Any = 1) -> None:
         operation = self._operation
         if operation is None:
             assert self._now is not None
@@ -311,7 +314,9 @@ class Recorder(Observer):
         if operation is None:
             self._note(cta, chosen, what, barrier=number, phase=barrier.phase, amount=each)
             return
-        causes = dict(zip(lane_sets.warps(every).tolist(), self._issues[id(operation)], strict=True))
+        causes = dict(
+            zip(lane_sets.warps(every).tolist(), self._issues[id(operation)], strict=True)
+        )
         for warp in lane_sets.warps(chosen).tolist():
             mask = self._mask(self._part(cta, chosen, warp), warp)
             at = operation.instruction
@@ -322,11 +327,11 @@ class Recorder(Observer):
             recorded.events.append(event)
 
     def performs(self, operation: AsyncOperation) -> None:
-        self._outer = self._now, self._operation
+        self._outer.append((self._now, self._operation))
         self._operation = operation
 
     def completed(self, operation: AsyncOperation) -> None:
-        self._now, self._operation = self._outer
+        self._now, self._operation = self._outer.pop()
         self.performed |= self.issuers(operation)
         del self._issuers[id(operation)]
 

@@ -67,6 +67,22 @@ class Witness:
         yield f"  => {self.ends}"
 
 
+class BrokenSchedule(EmulationError):
+    """A schedule that breaks the kernel: a race, a deadlock, or another result.
+
+    Attributes:
+        verdict: what it is a part of; its witness has the steps.
+    """
+
+    def __init__(self, verdict: Verdict) -> None:
+        witness = verdict.witness
+        assert witness is not None
+        steps = "\n".join(witness.lines())
+        at = None if witness.fault is None else witness.fault.instruction
+        super().__init__(f"a schedule breaks {verdict.kernel}:\n{steps}", at)
+        self.verdict = verdict
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What one run says of all.
