@@ -75,8 +75,8 @@ class _Machine:
     """All interleavings of a program, each state once.
 
     A state: for each thread its next operation, the generation that it waits for, and what it has
-    loaded, and for which phases it has arrived; the copies under way; the mbarriers as (phase, missing, bytes); the numbered barriers as
-    (generation, arrived, expected); memory.
+    loaded, and for which phases it has arrived; the copies under way; the mbarriers as (phase,
+    missing, bytes); the numbered barriers as (generation, arrived, expected); memory.
     """
 
     def __init__(self, program: Program) -> None:
@@ -170,7 +170,7 @@ class _Machine:
             raise Broken("the block has ended")
 
     def _step(self, state: Any, thread: int, op: Op) -> Any:
-        threads, copies, barriers, named, memory = state
+        threads, copies, barriers, _, memory = state
         kind, loads = op[0], threads[thread][2]
         if kind in ("W", "R", "A", "AE", "E", "C"):
             self._living(threads, home(op[1])[1])

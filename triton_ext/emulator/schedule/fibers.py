@@ -401,6 +401,7 @@ class Fibers:
                 else:
                     load.complete()
                     loads.remove(load)
+                    self.cta.unawaited.add(step.instruction)
             if used and not loads:
                 del arriving[warp]
 

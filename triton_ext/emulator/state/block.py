@@ -331,6 +331,7 @@ class Cta:
         mbarriers: those in its shared memory that are initialised, by their offsets.
         in_flight: registers that asynchronous instructions still read or write, by warp.
         arriving: loads whose registers may be named at any time, by warp; that completes them.
+        unawaited: the instructions that have used what such a load was still to bring.
         products: each warp's products (wgmma).
         unfenced: the registers that each warp has written since its last wgmma.fence, and the PTX
             line that wrote them: see `triton_ext.emulator.decode.register_fences`.
@@ -378,6 +379,7 @@ class Cta:
         self.mbarriers: dict[int, MBarrier] = {}
         self.in_flight: dict[int, set[Register]] = {}
         self.arriving: dict[int, list[Arrival]] = {}
+        self.unawaited: set[Instruction] = set()
         self.products: defaultdict[int, WarpProducts] = defaultdict(WarpProducts)
         self.unfenced: dict[int, dict[Register | str, str]] = {}
         self.bulk_groups: defaultdict[int, BulkGroups] = defaultdict(BulkGroups)

@@ -3,7 +3,8 @@
 The order is one of real time, not of memory: what a party does comes after the waits that it has
 passed, the work of a unit after its issue, the completion of a phase after all that it counts, and
 a wait after the completion of its phase. The vector of an operation says how many operations of
-each party, and how many phases of each barrier, are over before it starts.
+each party, how many phases of each barrier, and how many commits of each tensor core, are over
+before it starts. A tensor core works, and commits, in the order of issue, as in the emulator.
 """
 
 from __future__ import annotations
@@ -35,7 +36,12 @@ class Causality:
     def __init__(self, skeleton: Skeleton) -> None:
         self.skeleton = skeleton
         self._parties = len(skeleton.parties)
-        size = self._parties + len(skeleton.barriers)
+        units = dict.fromkeys(each.event.unit for each in skeleton.operations)
+        first = self._parties + len(skeleton.barriers)
+        self._unit = {unit: first + number for number, unit in enumerate(units)}
+        self._commits: dict[tuple[object, ...], Vector] = {}
+        self._turns: dict[int, int] = {}  # of a commit, among those of its tensor core
+        size = first + len(units)
         self._now: list[Vector] = [np.zeros(size, np.int64) for _ in skeleton.parties]
         self.before: list[Vector] = []
         self.completed: dict[tuple[int, int], Vector] = {}
@@ -53,7 +59,7 @@ class Causality:
         if event.barrier >= 0:
             self.uses[event.barrier].append(operation)
         if operation.party < 0:
-            vector = self._after[operation.cause]
+            vector = self._in_turn(operation)
             self.before.append(vector)
             self._count(operation, vector)
             return
@@ -72,6 +78,19 @@ class Causality:
         if event.kind == "issue":
             self._after[operation.number] = vector.copy()
         self._count(operation, vector)
+
+    def _in_turn(self, operation: Operation) -> Vector:
+        """When the work of a unit is done: after its issue, and after what its queue did before."""
+        issued = self._after[operation.cause]
+        unit = self.skeleton.operations[operation.cause].event.unit
+        if not unit:
+            return issued
+        vector = issued.copy()
+        self._join(vector, self._commits.get(unit))
+        self._turns[operation.number] = int(vector[self._unit[unit]])
+        vector[self._unit[unit]] += 1
+        self._commits[unit] = vector
+        return vector
 
     def _count(self, operation: Operation, vector: Vector) -> None:
         event = operation.event
@@ -110,8 +129,15 @@ class Causality:
         return bool(vector[operation.party] > operation.ordinal)
 
     def precedes(self, first: Operation, second: Operation) -> bool:
-        """Whether one operation of a party is over when another operation starts."""
-        return self.knows(self.before[second.number], first)
+        """Whether one operation is over when another one starts; of units', only commits in the
+        own block are known to be.
+        """
+        vector = self.before[second.number]
+        if first.party >= 0:
+            return self.knows(vector, first)
+        turn = self._turns.get(first.number)
+        unit = self.skeleton.operations[first.cause].event.unit
+        return turn is not None and not first.event.far and int(vector[self._unit[unit]]) > turn
 
     def completion(self, barrier: int, phase: int) -> Vector | None:
         """When a phase completed; None if the run did not come to that."""

@@ -74,6 +74,8 @@ def _memory(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
 
 def _units(cta: Cta) -> Iterator[Reason]:
     """Units that the emulator takes to work in the order of this run."""
+    for at in cta.unawaited:
+        yield Reason("uses what tcgen05.ld loads, and no tcgen05.wait::ld lies between", at)
     channels = cta.channels
     if channels > TMA_CHANNELS:
         yield Reason(

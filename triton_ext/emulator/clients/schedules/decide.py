@@ -301,18 +301,18 @@ def _who(question: _Question, skeleton: Skeleton, those: list[Operation]) -> str
     words = f"warp {warps[0]}" if len(warps) == 1 else f"warps {', '.join(map(str, warps))}"
     masks = {skeleton.parties[each.party].mask for each in those if each.party >= 0}
     if len(masks) == 1 and not masks & {(1 << WARP_THREADS) - 1}:
-        words += f", lane {_lanes(masks.pop())}"
+        words += f", {_lanes(masks.pop())}"
     if those[0].party < 0:
         return f"block {index}: what a unit does for {words} is"
     return f"block {index}, {words} {'is' if len(warps) == 1 else 'are'}"
 
 
 def _lanes(mask: int) -> str:
-    """``0``, or ``1 to 31``, or the first and how many."""
+    """``lane 0``, or ``lanes 1 to 31``, or the first and how many."""
     first, last = (mask & -mask).bit_length() - 1, mask.bit_length() - 1
     if mask.bit_count() == last - first + 1:
-        return str(first) if first == last else f"{first} to {last}"
-    return f"{first} and {mask.bit_count() - 1} more"
+        return f"lane {first}" if first == last else f"lanes {first} to {last}"
+    return f"lane {first} and {mask.bit_count() - 1} more"
 
 
 def _what(skeleton: Skeleton, operation: Operation) -> str:

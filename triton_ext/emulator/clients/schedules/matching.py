@@ -53,7 +53,8 @@ class Doubt:
             done = int(reached[number])
             if number != self.operation.party and done < len(party.operations):
                 found.append(skeleton.operations[party.operations[done]])
-        phases = reached[len(skeleton.parties) :]
+        first = len(skeleton.parties)
+        phases = reached[first : first + len(skeleton.barriers)]
         own = self.operation.party
         for operation in skeleton.operations:
             if operation.party < 0 and operation is not self.operation:
@@ -91,8 +92,7 @@ def _early_arrival(order: Causality, operation: Operation) -> Iterator[Doubt]:
     """Who counts for a phase must know that the one before is complete, or all that it counts."""
     barrier, phase = operation.event.barrier, operation.event.phase
     if order.phases(operation, barrier) < phase and not all(
-        other.party >= 0 and order.precedes(other, operation)
-        for other in order.counted[barrier, phase - 1]
+        order.precedes(other, operation) for other in order.counted[barrier, phase - 1]
     ):
         yield Doubt(ARRIVES, operation, order.before[operation.number], operation)
 
@@ -136,5 +136,5 @@ def _gone(order: Causality, operation: Operation) -> Iterator[Doubt]:
     for other in order.uses[barrier]:
         if other is operation or (other.event.kind in COUNTED and other.event.phase < over):
             continue
-        if other.party < 0 or not order.precedes(other, operation):
+        if not order.precedes(other, operation):
             yield Doubt(GONE, other, None, operation)

@@ -31,6 +31,8 @@ Issuer = tuple[int, int, int, int]
 """A cluster, the rank of a block, a thread of it, and what it had done before: so many events."""
 _MEETS = (".sync", ".aligned")
 _ORDERED = ("tcgen05.alloc", "tcgen05.dealloc", "tcgen05.relinquish")
+_AS_ONE = ("tensormap.cp_fenceproxy",)
+"""What a warp does as one, and not each lane for itself."""
 _READ_ONLY = ("global", "const", "param")
 
 
@@ -58,12 +60,14 @@ class Recorded:
         events: what happened.
         objects: the barriers, in the order of their numbers.
         blocks: by rank.
+        homes: the rank of the block of each mbarrier, by its number.
     """
 
     cluster: Cluster
     events: list[Event] = field(default_factory=list)
     objects: list[Any] = field(default_factory=list)
     blocks: dict[int, _Block] = field(default_factory=dict)
+    homes: dict[int, int] = field(default_factory=dict)
     _numbers: dict[int, int] = field(default_factory=dict)
     _barriers: list[Barrier] = field(default_factory=list)
 
@@ -217,6 +221,8 @@ class Recorder(Observer):
     ) -> None:
         if kind == "load" and space in _READ_ONLY:
             return
+        if cta.instruction is not None and cta.instruction.opcode.startswith(_AS_ONE):
+            return
         block = self.of(cta).block(cta)
         block.accessed[lanes] = True
         if block.behind[lanes].any():
@@ -305,6 +311,9 @@ class Recorder(Observer):
         chosen = every if lanes is None else lanes
         recorded = self.of(cta)
         number = recorded.barrier(barrier)
+        if what == "init":
+            recorded.homes[number] = cta.rank
+        far = recorded.homes.get(number) != cta.rank
         each = int(np.max(numbers))
         if operation is not None and lanes is None:
             each //= lane_sets.count(every)
@@ -312,7 +321,8 @@ class Recorder(Observer):
         if what == "arrive" and total > barrier.pending:
             self.together[cta.instruction] += 1
         if operation is None:
-            self._note(cta, chosen, what, barrier=number, phase=barrier.phase, amount=each)
+            phase = barrier.phase
+            self._note(cta, chosen, what, barrier=number, phase=phase, amount=each, far=far)
             return
         causes = dict(
             zip(lane_sets.warps(every).tolist(), self._issues[id(operation)], strict=True)
@@ -322,7 +332,7 @@ class Recorder(Observer):
             at = operation.instruction
             event = Event(
                 (cta.rank, warp), mask, what, number, barrier.phase, each,
-                cause=causes[warp], instruction=at,
+                cause=causes[warp], far=far, instruction=at,
             )  # fmt: skip
             recorded.events.append(event)
 

@@ -50,6 +50,7 @@ class Event:
         cause: for what a unit did, the number of the event that issued it; else -1.
         joins: for a "join", the events that issued the products.
         unit: for an "issue", whose queue it goes to, where order counts.
+        far: whether the barrier is another block's.
         instruction: of the PTX.
     """
 
@@ -63,6 +64,7 @@ class Event:
     cause: int = -1
     joins: tuple[int, ...] = ()
     unit: tuple[object, ...] = ()
+    far: bool = False
     instruction: Instruction | None = None
 
 

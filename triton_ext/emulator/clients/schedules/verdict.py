@@ -13,6 +13,19 @@ from triton_ext.ptx.parse import Instruction
 PROVEN, WITNESS, UNDECIDED = "proven", "witness", "not decided"
 
 
+ASSUMED = (
+    "control flow, addresses and the values that decide them are those of this run",
+    "what the emulator models is what the hardware does (docs/guide/emulator.md)",
+    "a tensor core works, and its commits arrive in the own block, in the order of issue",
+    "loops that wait for an mbarrier go on for as long as it takes",
+    "of proxy fences, those between mbarrier.init and TMA, and between threads' reads and a copy"
+    " that overwrites what they read, are not asked for",
+    "lanes that have met (.sync, .aligned) see each other's accesses",
+    "registers (setmaxnreg) and tensor memory that a block waits for become free",
+)
+"""What a proof rests on, besides the run."""
+
+
 def place(at: Instruction | None) -> str:
     """The line of the program that an instruction comes from, or of the PTX."""
     if at is None:
@@ -113,6 +126,7 @@ class Verdict:
             "outcome": self.outcome,
             "reasons": [each.as_object() for each in self.reasons],
             "unordered": [f"{place(each)}: {each.opcode}" for each in self.unordered],
+            "assumed": list(ASSUMED),
             "counted": self.counted,
             "seconds": {"run": self.seconds[0], "all": self.seconds[1]},
             "witness": None,
