@@ -111,7 +111,9 @@ def main() -> int:
             print(job["name"], file=sys.stderr, flush=True)
     if re.search(options.only, "museum"):
         rows += exhibits()
-    print("| kernel | verdict | operations | run, s | judged, s |\n| --- | --- | ---: | ---: | ---: |")
+    print(
+        "| kernel | verdict | operations | run, s | judged, s |\n| --- | --- | ---: | ---: | ---: |"
+    )
     for row in rows:
         why = "; ".join(dict.fromkeys(each["text"] for each in row["reasons"]))
         said = f"{row['outcome']}{f' ({why})' if why else ''}"

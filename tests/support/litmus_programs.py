@@ -154,7 +154,8 @@ PROGRAMS = [
     Program("invalidated too early", ((W, A, ("I", "b")), (T, R)), {"b": 1}),
     # clusters
     Program("another block's mbarrier", ((("W", "x@1", 3), ("A", "b@1"), ("K",)),
-                                         (("T", "b@1", 0), ("R", "x@1"), ("K",))), {"b": 1}, (0, 1)),
+                                         (("T", "b@1", 0), ("R", "x@1"), ("K",))), {"b": 1},
+            (0, 1)),
     Program("another block's mbarrier, nobody waits at the end",
             ((("W", "x@1", 3), ("A", "b@1")), (("T", "b@1", 0), ("R", "x@1"))), {"b": 1}, (0, 1)),
     Program("another block may have ended", ((("W", "x@1", 3),), (("W", "y@1", 1),)), {}, (0, 1)),

@@ -8,7 +8,7 @@ import numpy as np
 
 from triton_ext.emulator.clients.schedules.record import Recorder
 from triton_ext.emulator.clients.schedules.timing import unordered
-from triton_ext.emulator.clients.schedules.verdict import Reason
+from triton_ext.emulator.clients.schedules.verdict import Reason, place
 from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.state.block import TMA_CHANNELS, Cta
 from triton_ext.emulator.units.shadows import MOST_BYTES
@@ -33,6 +33,16 @@ def gaps(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
     for cluster in recorder.clusters.values():
         for cta in cluster.cluster.ctas:
             yield from _units(cta)
+
+
+def assumed(recorder: Recorder) -> Iterator[str]:
+    """What a proof rests on because of what this kernel does, besides `verdict.ASSUMED`."""
+    ctas = [cta for each in recorder.clusters.values() for cta in each.cluster.ctas]
+    for at in dict.fromkeys(at for cta in ctas for at in cta.unawaited):
+        yield (
+            f"{place(at)}: {at.opcode} may use what tcgen05.ld loads without tcgen05.wait::ld, as"
+            " compilers rely on"
+        )
 
 
 def _atomics(machine: Machine) -> Iterator[Reason]:
@@ -74,8 +84,6 @@ def _memory(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
 
 def _units(cta: Cta) -> Iterator[Reason]:
     """Units that the emulator takes to work in the order of this run."""
-    for at in cta.unawaited:
-        yield Reason("uses what tcgen05.ld loads, and no tcgen05.wait::ld lies between", at)
     channels = cta.channels
     if channels > TMA_CHANNELS:
         yield Reason(

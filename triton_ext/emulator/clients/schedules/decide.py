@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from triton_ext.emulator.clients.schedules.causality import Causality
-from triton_ext.emulator.clients.schedules.coverage import gaps
+from triton_ext.emulator.clients.schedules.coverage import assumed, gaps
 from triton_ext.emulator.clients.schedules.guide import Guided, Plan, Point
 from triton_ext.emulator.clients.schedules.matching import Doubt, doubts
 from triton_ext.emulator.clients.schedules.record import Recorder
 from triton_ext.emulator.clients.schedules.skeleton import Operation, Skeleton
 from triton_ext.emulator.clients.schedules.timing import reasons, unordered
 from triton_ext.emulator.clients.schedules.verdict import (
+    ASSUMED,
     PROVEN,
     UNDECIDED,
     WITNESS,
@@ -172,8 +173,8 @@ def decide(
     outcome = WITNESS if witness else UNDECIDED if missing else PROVEN
     counted = {**size, "doubts": len(found), "runs": question.runs}
     return Verdict(
-        machine.program.kernel.name, outcome, missing, witness, free, counted,
-        (took, time.monotonic() - began),
+        machine.program.kernel.name, outcome, missing, witness, free,
+        [*ASSUMED, *assumed(recorder)], counted, (took, time.monotonic() - began),
     )  # fmt: skip
 
 

@@ -106,6 +106,7 @@ class Verdict:
         reasons: why it is not decided.
         witness: what breaks it.
         unordered: atomic operations whose order may be any; the result may depend on it.
+        assumed: what it rests on: `ASSUMED`, and what this kernel asks for besides.
         counted: how large the question was: clusters, parties, operations at barriers, doubts,
             and runs that followed one.
         seconds: that the run took, and all of it.
@@ -116,6 +117,7 @@ class Verdict:
     reasons: Sequence[Reason]
     witness: Witness | None
     unordered: Sequence[Instruction]
+    assumed: Sequence[str]
     counted: dict[str, int]
     seconds: tuple[float, float]
 
@@ -126,7 +128,7 @@ class Verdict:
             "outcome": self.outcome,
             "reasons": [each.as_object() for each in self.reasons],
             "unordered": [f"{place(each)}: {each.opcode}" for each in self.unordered],
-            "assumed": list(ASSUMED),
+            "assumed": list(self.assumed),
             "counted": self.counted,
             "seconds": {"run": self.seconds[0], "all": self.seconds[1]},
             "witness": None,
@@ -153,3 +155,5 @@ class Verdict:
             yield f"  {reason}"
         for each in self.unordered:
             yield f"  in any order: {place(each)}: {each.opcode}"
+        for text in self.assumed[len(ASSUMED) :]:
+            yield f"  assumed: {text}"
