@@ -219,3 +219,46 @@ def test_a_partition_of_lanes():
     assert divided([0xFF]) == [0xFF]
     assert sorted(divided([1, (1 << 32) - 1])) == [1, (1 << 32) - 2]
     assert sorted(divided([0b0110, 0b1100])) == [0b0010, 0b0100, 0b1000]
+
+
+NOT_PROVEN = {
+    "A multicast answers both blocks, and one of them expects it": "not decided",
+    "A tensor map is changed under a copy that still reads it": "not decided",
+    "The parity of the ring, for a barrier that flips with each product": "witness",
+    "The next tiles are asked for before the product that reads the buffers is awaited": "witness",
+}
+"""Mended exhibits of the museum: in the last two the lanes of a warp may be a lap apart."""
+RIGHT_ON_ITS_OWN = {
+    "A store writes past the tensor, up to 16 bytes": "proven, wrong result",
+    "A swizzled tile begins in the middle of the pattern": "proven, wrong result",
+    "TMA overwrites what threads have read, without a proxy fence": "proven",
+    "All lanes store, and one arrives for them": "not decided",
+}
+"""Broken exhibits that are not found by running them: wrong under every schedule, a proxy fence
+that is not asked for, and lanes that are not in step."""
+
+
+def test_exhibits_of_the_museum():
+    pytest.importorskip("torch")
+    from all_schedules import exhibits
+
+    found = {each["name"].removeprefix("museum, "): each["outcome"] for each in exhibits()}
+    mended = {name[8:]: said for name, said in found.items() if name.startswith("mended: ")}
+    broken = {name[8:]: said for name, said in found.items() if name.startswith("broken: ")}
+    assert len(mended) == len(broken) >= 46
+    assert {name: said for name, said in mended.items() if said != "proven"} == NOT_PROVEN
+    assert {name: said for name, said in broken.items() if said != "fault"} == RIGHT_ON_ITS_OWN
+
+
+def test_a_warp_specialized_kernel_is_proven(monkeypatch, tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("triton", minversion="3.8")
+    from all_schedules import jobs, judged
+    from ptx_faults import in_fork
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    [job] = [each for each in jobs(None) if each["name"] == "warp_specialized-sm90"]
+    [verdict] = in_fork(lambda: judged(job))
+    assert verdict["outcome"] == "proven"
+    assert verdict["counted"]["operations"] > 100
+    assert not verdict["reasons"]

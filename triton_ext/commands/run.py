@@ -273,7 +273,7 @@ def run(
         """Say what is known of all schedules."""
         for each in gpu.verdicts:
             if form == "json" or each.witness is None:
-                show(form, err=True, json=each.as_object, text=lambda each=each: [*each.lines()])
+                show(form, err=True, json=each.as_object, text=each.lines)
             if witness is not None and each.witness is not None:
                 plan = json.dumps(each.witness.plan.as_object(), indent=1)
                 witness.write_text(plan + "\n", encoding="utf-8")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.decode.step import Jump, Park, Split, Step, Wait
+from triton_ext.emulator.decode.step import Jump, Outcome, Park, Split, Step, Wait
 from triton_ext.emulator.errors import (
     ConvergenceFault,
     EmulationError,
@@ -228,7 +228,7 @@ class Fibers:
             if observer is not None:
                 observer.instruction(cta, step, lanes)
             cta.instruction, self._active = step.instruction, lanes
-            outcome = None if held is None else held(cta, step, lanes)
+            outcome: Outcome = None if held is None else held(cta, step, lanes)
             if outcome is None:
                 outcome = step.run(cta, lanes)
             self._active = None

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from triton_ext.emulator.clients.schedules.record import Recorder
 from triton_ext.emulator.clients.schedules.timing import unordered
 from triton_ext.emulator.clients.schedules.verdict import Reason, place
 from triton_ext.emulator.schedule.machine import Machine
-from triton_ext.emulator.state.block import TMA_CHANNELS, Cta
+from triton_ext.emulator.state.block import TMA_CHANNELS, Cluster
 from triton_ext.emulator.units.shadows import MOST_BYTES
-from triton_ext.hardware.architecture import WARP_THREADS
 
 _ACQUIRING = ("fence.acq_rel", "fence.sc", "fence.acquire", "membar")
 
@@ -30,19 +27,8 @@ def gaps(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
         yield Reason("is passed after it has completed again: one clock stands for both", at, times)
     yield from _atomics(machine)
     yield from _memory(machine, recorder)
-    for cluster in recorder.clusters.values():
-        for cta in cluster.cluster.ctas:
-            yield from _units(cta)
-
-
-def assumed(recorder: Recorder) -> Iterator[str]:
-    """What a proof rests on because of what this kernel does, besides `verdict.ASSUMED`."""
-    ctas = [cta for each in recorder.clusters.values() for cta in each.cluster.ctas]
-    for at in dict.fromkeys(at for cta in ctas for at in cta.unawaited):
-        yield (
-            f"{place(at)}: {at.opcode} may use what tcgen05.ld loads without tcgen05.wait::ld, as"
-            " compilers rely on"
-        )
+    if any(len(threads) > 1 for threads in recorder.storing.values()):
+        yield Reason("several lanes of a warp copy out of shared memory: they share a clock")
 
 
 def _atomics(machine: Machine) -> Iterator[Reason]:
@@ -82,17 +68,20 @@ def _memory(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
             yield Reason(f"{name} is written where more than one warp or unit reads it")
 
 
-def _units(cta: Cta) -> Iterator[Reason]:
-    """Units that the emulator takes to work in the order of this run."""
-    channels = cta.channels
-    if channels > TMA_CHANNELS:
+def units(cluster: Cluster) -> Iterator[Reason]:
+    """Copies of a cluster's blocks that share a clock."""
+    most = max(cta.channels for cta in cluster.ctas)
+    if most > TMA_CHANNELS:
         yield Reason(
-            f"block {cta.index} has copies that {channels} mbarriers track: of more than"
-            f" {TMA_CHANNELS} some share a clock"
+            f"a block has copies that {most} mbarriers track: of more than {TMA_CHANNELS} some"
+            " share a clock"
         )
-    threads = np.array(list(cta.bulk_groups), np.int64)
-    if len(np.unique(threads // WARP_THREADS)) < len(threads):
-        yield Reason(
-            f"several lanes of a warp of block {cta.index} copy out of shared memory: they share a"
-            " clock"
+
+
+def assumed(cluster: Cluster) -> Iterator[str]:
+    """What a proof rests on because of what this kernel does, besides `verdict.ASSUMED`."""
+    for at in dict.fromkeys(at for cta in cluster.ctas for at in cta.unawaited):
+        yield (
+            f"{place(at)}: {at.opcode} may use what tcgen05.ld loads without tcgen05.wait::ld, as"
+            " compilers rely on"
         )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from triton_ext.emulator.clients.schedules.causality import Causality
-from triton_ext.emulator.clients.schedules.coverage import assumed, gaps
+from triton_ext.emulator.clients.schedules.coverage import assumed, gaps, units
 from triton_ext.emulator.clients.schedules.guide import Guided, Plan, Point
 from triton_ext.emulator.clients.schedules.matching import Doubt, doubts
-from triton_ext.emulator.clients.schedules.record import Recorder
+from triton_ext.emulator.clients.schedules.record import Recorded, Recorder
 from triton_ext.emulator.clients.schedules.skeleton import Operation, Skeleton
 from triton_ext.emulator.clients.schedules.timing import reasons, unordered
 from triton_ext.emulator.clients.schedules.verdict import (
@@ -150,32 +150,40 @@ def decide(
         EmulationError: what the kernel does wrong under the eager schedule.
     """
     began = time.monotonic()
-    recorder, memory = Recorder(), Memory(machine.launch.memory)
+    judged = _Judged()
+    recorder, memory = Recorder(judged.cluster), Memory(machine.launch.memory)
     own = () if machine.observer is None else (machine.observer,)
     machine.observer = combined([*own, recorder])
     run(machine)
+    for each in recorder.clusters.values():
+        judged.cluster(each)
     took = time.monotonic() - began
     chance = [Reason(why, at) for at, why in reasons(machine.program, machine.counts)]
-    missing = _distinct([*chance, *gaps(machine, recorder)])
+    missing = _distinct([*chance, *gaps(machine, recorder), *judged.reasons])
     free = unordered(machine.program, machine.counts)
-    found, orders, size = _doubts(recorder)
     deadline = began + took + max(5, PATIENCE * took)
     exact = not (chance or free)
     question = _Question(machine, memory, memory.now(), launch, exact, deadline)
     witness = None
     try:
-        witness = _witness(question, found, orders, most_runs)
+        witness = _witness(question, judged.doubts, most_runs)
     finally:
         memory.put(question.result)
     if witness is None:
-        open_ = Counter((doubt.kind, doubt.operation.event.instruction) for doubt, _ in found)
-        missing += [Reason(kind, at, times) for (kind, at), times in open_.items()]
+        every = [doubt for doubt, _ in judged.doubts]
+        places = Counter((each.kind, each.operation.event.instruction) for each in every)
+        missing += [Reason(kind, at, times) for (kind, at), times in places.items()]
     outcome = WITNESS if witness else UNDECIDED if missing else PROVEN
-    counted = {**size, "doubts": len(found), "runs": question.runs}
     return Verdict(
-        machine.program.kernel.name, outcome, missing, witness, free,
-        [*ASSUMED, *assumed(recorder)], counted, (took, time.monotonic() - began),
-    )  # fmt: skip
+        machine.program.kernel.name,
+        outcome,
+        missing,
+        witness,
+        free,
+        [*ASSUMED, *dict.fromkeys(judged.assumed)],
+        {**judged.sizes, "doubts": len(judged.doubts), "runs": question.runs},
+        (took, time.monotonic() - began),
+    )
 
 
 def _distinct(all_: list[Reason]) -> list[Reason]:
@@ -184,38 +192,47 @@ def _distinct(all_: list[Reason]) -> list[Reason]:
     return [Reason(text, at, max(first[text, at].times, n)) for (text, at), n in counts.items()]
 
 
-Found = list[tuple[Doubt, int]]
+@dataclass
+class _Judged:
+    """What is known of the clusters that have ended.
 
+    Attributes:
+        doubts: all, each with the order of its cluster.
+        reasons, assumed: of `coverage`.
+        sizes: how large the question is.
+    """
 
-def _doubts(recorder: Recorder) -> tuple[Found, list[Causality], dict[str, int]]:
-    """All doubts, each with the number of its cluster's order; and how large the question was."""
-    found: Found = []
-    orders: list[Causality] = []
-    sizes: Counter[str] = Counter()
-    for recorded in recorder.clusters.values():
-        order = Causality(recorded.skeleton())
-        found += [(doubt, len(orders)) for doubt in doubts(order)]
-        orders.append(order)
-        skeleton = order.skeleton
-        sizes["operations"] += len(skeleton.operations)
-        sizes["parties"] += len(skeleton.parties)
-        sizes["barriers"] += len(skeleton.barriers)
-    names = ("parties", "operations", "barriers")
-    return found, orders, {"clusters": len(orders), **{name: sizes[name] for name in names}}
+    doubts: list[tuple[Doubt, Causality]] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("clusters", "parties", "operations", "barriers"), 0)
+    )
+
+    def cluster(self, recorded: Recorded) -> None:
+        """Another one."""
+        skeleton = recorded.skeleton()
+        order = Causality(skeleton)
+        self.doubts += [(doubt, order) for doubt in doubts(order)]
+        self.reasons += units(recorded.cluster)
+        self.assumed += assumed(recorded.cluster)
+        self.sizes["clusters"] += 1
+        self.sizes["parties"] += len(skeleton.parties)
+        self.sizes["operations"] += len(skeleton.operations)
+        self.sizes["barriers"] += len(skeleton.barriers)
 
 
 def _witness(
-    question: _Question, found: Found, orders: list[Causality], most_runs: int
+    question: _Question, found: list[tuple[Doubt, Causality]], most_runs: int
 ) -> Witness | None:
     """Follow doubts of each place and kind until one comes true."""
-    groups: dict[object, list[tuple[Doubt, int]]] = {}
-    for doubt, number in found:
+    groups: dict[object, list[tuple[Doubt, Causality]]] = {}
+    for doubt, order in found:
         key = doubt.kind, doubt.operation.event.instruction
-        groups.setdefault(key, []).append((doubt, number))
-    chosen = [each for pick in (0, -1) for those in groups.values() for each in those[pick:][:1]]
-    chosen = list(dict.fromkeys(chosen))
-    for doubt, number in chosen:
-        order = orders[number]
+        groups.setdefault(key, []).append((doubt, order))
+    chosen = [those[0] for those in groups.values()]
+    chosen += [those[-1] for those in groups.values() if len(those) > 1]
+    for doubt, order in chosen:
         holds = doubt.holds(order)
         for until in dict.fromkeys((doubt.until, None)):
             if question.over or question.runs >= most_runs:

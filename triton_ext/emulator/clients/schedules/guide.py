@@ -29,7 +29,7 @@ _HOLDABLE = (
 )  # fmt: skip
 """The instructions before which threads are held."""
 VERSION = 1
-"""Of the file."""
+"""The version of the file's format."""
 
 
 @dataclass(frozen=True)

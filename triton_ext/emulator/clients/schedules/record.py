@@ -6,7 +6,8 @@ between an access and the operation that orders it; where they need not be, it i
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +34,7 @@ _MEETS = (".sync", ".aligned")
 _ORDERED = ("tcgen05.alloc", "tcgen05.dealloc", "tcgen05.relinquish")
 _AS_ONE = ("tensormap.cp_fenceproxy",)
 """What a warp does as one, and not each lane for itself."""
-_READ_ONLY = ("global", "const", "param")
+_READ_ONLY = ("const", "param")
 
 
 @dataclass
@@ -70,6 +71,11 @@ class Recorded:
     homes: dict[int, int] = field(default_factory=dict)
     _numbers: dict[int, int] = field(default_factory=dict)
     _barriers: list[Barrier] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its blocks have ended, and nothing is under way for them."""
+        return all(cta.finished for cta in self.cluster.ctas)
 
     def barrier(self, of: Any) -> int:
         """The number of a barrier."""
@@ -109,18 +115,25 @@ class Recorded:
 class Recorder(Observer):
     """Records a launch.
 
+    Args:
+        finished: told of each cluster whose blocks have all ended, once another one starts: the
+            record of it is dropped then; None: all are kept.
+
     Attributes:
-        clusters: all that have started, by their numbers.
+        clusters: those that have started, by their numbers.
         apart: how often, at which instruction, lanes of a warp relied on others that need not be
             in step with them.
         together: how often arrivals of one instruction counted for several phases.
         overtaken: how often a barrier had completed again before who waited for it went on.
+        storing: by cluster, rank and warp: the threads that have copied out of shared memory.
         multicast: the addresses in global memory of which copies to several blocks have read.
         performed: what units have done, as `issuers` says.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, finished: Callable[[Recorded], None] | None = None) -> None:
         self.clusters: dict[int, Recorded] = {}
+        self._finished = finished
+        self.storing: defaultdict[tuple[int, int, int], set[int]] = defaultdict(set)
         self.apart: Counter[Instruction | None] = Counter()
         self.together: Counter[Instruction | None] = Counter()
         self.overtaken: Counter[Instruction | None] = Counter()
@@ -153,7 +166,12 @@ class Recorder(Observer):
     def of(self, cta: Cta) -> Recorded:
         """The record of a block's cluster."""
         found = self.clusters.get(cta.cluster.number)
-        if found is None or found.cluster is not cta.cluster:
+        if found is None:
+            if self._finished is not None:
+                over = [each for each in self.clusters.values() if each.is_over]
+                for each in over:
+                    self._finished(each)
+                    del self.clusters[each.cluster.number]
             found = self.clusters[cta.cluster.number] = Recorded(cta.cluster)
         return found
 
@@ -173,6 +191,7 @@ class Recorder(Observer):
     def _meet(self, cta: Cta, step: Step, lanes: Lanes) -> None:
         recorded = self.of(cta)
         block = recorded.block(cta)
+        whole: Lanes
         if isinstance(lanes, slice) and not (lanes.start | lanes.stop) % WARP_THREADS:
             whole = lanes
         else:
@@ -230,6 +249,10 @@ class Recorder(Observer):
 
     def copies(self, cta: Cta, lanes: Lanes, kind: str, box: Any, address: int, size: int) -> None:
         at = cta.instruction
+        if kind == "store":
+            threads = lane_sets.indices(lanes).tolist()
+            warp = threads[0] // WARP_THREADS
+            self.storing[cta.cluster.number, cta.rank, warp].update(threads)
         if kind == "load" and at is not None and ".multicast" in at.opcode:
             self.multicast.add(address if box is None else box.map.global_address)
 
@@ -350,8 +373,8 @@ class Recorder(Observer):
     @staticmethod
     def _mask(lanes: Lanes, warp: int) -> int:
         if isinstance(lanes, slice):
-            bits = (1 << lanes.stop - lanes.start) - 1
-            return bits << lanes.start - warp * WARP_THREADS
+            bits: int = (1 << lanes.stop - lanes.start) - 1
+            return bits << int(lanes.start) - warp * WARP_THREADS
         mask = 0
         for lane in (lanes - warp * WARP_THREADS).tolist():
             mask |= 1 << lane

@@ -144,11 +144,12 @@ class Skeleton:
         masks: defaultdict[Warp, set[int]] = defaultdict(set)
         for event in events:
             masks[event.warp].add(event.mask)
-        parties, of_warp = [], {}
+        parties: list[Party] = []
+        of_warp: dict[Warp, range] = {}
         for warp, those in masks.items():
-            mine = [Party(warp, mask) for mask in divided(those)]
-            of_warp[warp] = range(len(parties), len(parties) + len(mine))
-            parties += mine
+            first = len(parties)
+            parties += [Party(warp, mask) for mask in divided(those)]
+            of_warp[warp] = range(first, len(parties))
         found = cls(cluster, barriers, phases, parties)
         parts: list[list[Operation]] = []  # of each event
         for event in events:
