@@ -227,7 +227,8 @@ NOT_PROVEN = {
     "The parity of the ring, for a barrier that flips with each product": "witness",
     "The next tiles are asked for before the product that reads the buffers is awaited": "witness",
 }
-"""Mended exhibits of the museum: in the last two the lanes of a warp may be a lap apart."""
+"""Mended exhibits of the museum. In the last two nothing keeps the warps in step: one that is slow
+to wait for the first tile misses its phase."""
 RIGHT_ON_ITS_OWN = {
     "A store writes past the tensor, up to 16 bytes": "proven, wrong result",
     "A swizzled tile begins in the middle of the pattern": "proven, wrong result",

@@ -46,7 +46,7 @@ from triton_ext.ptx.parse import Instruction
 Index = tuple[int, int, int]
 """(x, y, z) of a block in its grid, or their number along each axis."""
 
-TMA_CHANNELS = 8
+TMA_CHANNELS = 20
 UNITS = ("tensor core", *("tma" for _ in range(TMA_CHANNELS)))
 """The asynchronous units of a block: agents of their own. The TMA unit has several, so that who
 waits for one barrier has not seen what another one tracks. Each warp's own asynchronous copies

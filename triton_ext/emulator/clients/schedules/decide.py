@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from triton_ext.emulator.clients.schedules.causality import Causality
 from triton_ext.emulator.clients.schedules.coverage import assumed, gaps, units
@@ -268,25 +269,28 @@ def _shortest(
     until: Operation | None,
     ends: tuple[str, EmulationError | None],
 ) -> Witness:
-    """The same witness, with fewer holds if they will do."""
-    size, runs = max(1, len(holds) // 2), question.runs
-    while len(holds) > 1 and question.runs - runs < SHORTEST:
-        for start in range(0, len(holds), size):
-            fewer = holds[:start] + holds[start + size :]
-            if not fewer or question.runs - runs >= SHORTEST:
-                continue
-            other = question.follow(_plan(question, skeleton, doubt, fewer, until))
-            if other is not None and type(other[1]) is type(ends[1]):
-                holds, ends = fewer, other
-                break
+    """The same witness, with fewer warps held back if they will do."""
+    of_event: dict[int, list[Operation]] = {}
+    for each in holds:
+        of_event.setdefault(id(each.event), []).append(each)
+    groups, runs = list(of_event.values()), question.runs
+    size = max(1, len(groups) // 2)
+    start = 0
+    while len(groups) > 1 and question.runs - runs < SHORTEST:
+        fewer = groups[:start] + groups[start + size :]
+        other = None
+        if fewer:
+            plan = _plan(question, skeleton, doubt, list(chain(*fewer)), until)
+            other = question.follow(plan)
+        if other is not None and type(other[1]) is type(ends[1]):
+            groups, ends = fewer, other
         else:
+            start += size
+        if start >= len(groups):
             if size == 1:
                 break
-            size = max(1, size // 2)
-            continue
-        size = min(size, max(1, len(holds) // 2))
-    plan = _plan(question, skeleton, doubt, holds, until)
-    return Witness(plan, *ends)
+            start, size = 0, max(1, size // 2)
+    return Witness(_plan(question, skeleton, doubt, list(chain(*groups)), until), *ends)
 
 
 def _steps(
@@ -303,9 +307,9 @@ def _steps(
         key = each.event.warp[0], each.party < 0, at, each.event.barrier
         groups.setdefault(key, []).append(each)
     for those in groups.values():
-        yield f"{_who(question, skeleton, those)} held back before {_what(skeleton, those[0])}"
+        yield f"held back: {_who(question, skeleton, those)}, before {_what(skeleton, those[0])}"
     if until is not None:
-        who = _who(question, skeleton, [until]).rpartition(" ")[0]
+        who = _who(question, skeleton, [until])
         yield f"{who} goes on to {_what(skeleton, until)}; then all others go on"
     else:
         yield "all others go on as far as they can"
@@ -321,8 +325,8 @@ def _who(question: _Question, skeleton: Skeleton, those: list[Operation]) -> str
     if len(masks) == 1 and not masks & {(1 << WARP_THREADS) - 1}:
         words += f", {_lanes(masks.pop())}"
     if those[0].party < 0:
-        return f"block {index}: what a unit does for {words} is"
-    return f"block {index}, {words} {'is' if len(warps) == 1 else 'are'}"
+        return f"block {index}, what a unit does for {words}"
+    return f"block {index}, {words}"
 
 
 def _lanes(mask: int) -> str:

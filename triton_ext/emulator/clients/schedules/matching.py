@@ -45,21 +45,25 @@ class Doubt:
     beside: tuple[Operation, ...] = ()
 
     def holds(self, order: Causality) -> list[Operation]:
-        """What must not start yet, so that it comes about; and with it what follows it."""
+        """What must not start yet, so that it comes about; and with it what follows it.
+
+        Whole warps are held: that some lanes of one run far ahead of others is legal, and no GPU
+        was seen to do it where their code is the same.
+        """
         if self.reached is None:
-            return [self.operation, *self.beside]
+            return [*order.skeleton.together(self.operation), *self.beside]
         skeleton, reached, found = order.skeleton, self.reached, []
+        own = skeleton.parties[skeleton.issuer(self.operation).party].warp
         for number, party in enumerate(skeleton.parties):
             done = int(reached[number])
-            if number != self.operation.party and done < len(party.operations):
+            if party.warp != own and done < len(party.operations):
                 found.append(skeleton.operations[party.operations[done]])
         first = len(skeleton.parties)
         phases = reached[first : first + len(skeleton.barriers)]
-        own = self.operation.party
         for operation in skeleton.operations:
             if operation.party < 0 and operation is not self.operation:
-                cause, event = skeleton.operations[operation.cause], operation.event
-                issued = reached[cause.party] > cause.ordinal or cause.party == own
+                cause, event = skeleton.issuer(operation), operation.event
+                issued = reached[cause.party] > cause.ordinal or event.warp == own
                 if issued and phases[event.barrier] <= event.phase:
                     found.append(operation)
         return found

@@ -169,6 +169,15 @@ class Skeleton:
         """The operations of an event."""
         return self._events[number]
 
+    def issuer(self, operation: Operation) -> Operation:
+        """The operation that issued a unit's; a party's is its own."""
+        return operation if operation.party >= 0 else self.operations[operation.cause]
+
+    def together(self, operation: Operation) -> list[Operation]:
+        """What all lanes of the warp did by the same instruction, at once."""
+        near = self.operations[max(0, operation.number - 32) : operation.number + 32]
+        return [each for each in near if each.event is operation.event]
+
     def _add(self, event: Event, party: int, causes: dict[int, int]) -> Operation:
         number, lanes = len(self.operations), (self.parties[party].mask & event.mask).bit_count()
         if event.cause >= 0:
