@@ -11,6 +11,7 @@ from schedule_litmus import Program, run, safe, said
 
 from triton_ext.emulator import run_ptx
 from triton_ext.emulator.clients.schedules.guide import Plan
+from triton_ext.emulator.clients.schedules.peeks import peeks
 from triton_ext.emulator.clients.schedules.skeleton import divided
 from triton_ext.emulator.clients.schedules.timing import repeats
 from triton_ext.emulator.errors import EmulationError, LaunchError, SynchronizationFault
@@ -158,6 +159,81 @@ def test_a_wait_that_is_asked_until_it_is_over(loop, found):
         if step.instruction.opcode.startswith("mbarrier.try_wait")
     ]
     assert repeats(program, number) is found
+
+
+PEEK = f"""
+{WAIT}
+st.shared.b32 [%r4], %r2;
+@%p1 bra SKIP;
+{{ .reg .pred P; AGAIN: {WAIT.replace("%p1", "P")} @P bra DONE; bra AGAIN; DONE: }}
+SKIP:
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (PEEK, True),
+        (PEEK.replace("@%p1 bra", "@!%p1 bra"), True),
+        (PEEK.replace("DONE: }", "DONE: add.u32 %r4, %r4, 8; }"), False),
+        (PEEK.replace("DONE: }", "DONE: st.shared.b32 [%r4], %r5; }"), False),
+        (PEEK.replace("st.shared", "selp.u32 %r4, 1, 2, %p1; st.shared"), False),
+        (PEEK.replace("AGAIN:", "").replace("bra AGAIN", "bra DONE"), False),
+    ],
+)
+def test_a_wait_that_may_be_skipped(text, found):
+    program = decode(parse_ptx(
+        ".version 8.7\n.target sm_90a\n.address_size 64\n.visible .entry k() {\n.reg .b32 %r<9>;\n"
+        f".reg .pred %p<5>;\n{text}\nst.shared.b32 [%r4], %r2;\nret;\n}}"
+    ))  # fmt: skip
+    first = program.steps[0].instruction
+    assert first.opcode.startswith("mbarrier.try_wait")
+    assert (first.line in peeks(program)) is found
+
+
+@pytest.mark.parametrize(("early", "outcome"), [(False, "proven"), (True, "not decided")])
+def test_a_wait_that_fails_proves_the_one_that_passes(early, outcome):
+    """A producer peeks before it waits; too early, its peek could pass one lap too soon."""
+    text = """
+.version 8.7
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 y)
+{
+  .reg .b32 %r<9>; .reg .b64 %rd<5>; .reg .pred %p<6>;
+  .shared .align 8 .b8 bar[8];
+  ld.param.u64 %rd1, [y];
+  mov.u32 %r0, %tid.x; and.b32 %r6, %r0, 31; mov.u32 %r1, bar;
+  setp.eq.u32 %p0, %r0, 0; setp.eq.u32 %p2, %r6, 0; setp.lt.u32 %p3, %r0, 32;
+  @%p0 mbarrier.init.shared::cta.b64 [%r1], 1;
+  bar.sync 0;
+  @%p3 bra WAITS;
+  bar.warp.sync -1;
+  @%p2 mbarrier.arrive.shared::cta.b64 _, [%r1];
+  bar.sync 1, 64;
+  @%p2 mbarrier.arrive.shared::cta.b64 _, [%r1];
+  ret;
+WAITS:
+  EARLY
+FIRST:
+  mbarrier.try_wait.parity.shared::cta.b64 %p4, [%r1], 0;
+  @!%p4 bra FIRST;
+  bar.sync 1, 64;
+  LATE
+  @%p1 bra SKIP;
+SECOND:
+  mbarrier.try_wait.parity.shared::cta.b64 %p5, [%r1], 1;
+  @!%p5 bra SECOND;
+SKIP:
+  ret;
+}
+"""
+    peek = "mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 1;"
+    for place, here in (("EARLY", early), ("LATE", not early)):
+        text = text.replace(place, peek if here else "")
+    machine = run_ptx(text, grid=1, block=64, args=[np.zeros(1)], schedules="all")
+    assert machine.verdict.outcome == outcome
+    assert "one lap early" in "\n".join(machine.verdict.lines()) or not early
 
 
 @pytest.mark.parametrize(

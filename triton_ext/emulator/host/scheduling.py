@@ -7,6 +7,7 @@ from pathlib import Path
 
 from triton_ext.emulator.clients.schedules.decide import decide
 from triton_ext.emulator.clients.schedules.guide import Guided, Plan
+from triton_ext.emulator.clients.schedules.peeks import peeks
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.schedule.machine import Machine, Schedule
 from triton_ext.emulator.schedule.observers import combined
@@ -70,4 +71,5 @@ def start(machine: Machine, *, every: bool = False, launches: int = 0) -> None:
     if isinstance(machine.schedule, Guided):
         own = () if machine.observer is None else (machine.observer,)
         machine.observer = combined([*own, machine.schedule.recorder])
+        machine.failing = peeks(machine.program)  # as when it was found
     execute(machine)

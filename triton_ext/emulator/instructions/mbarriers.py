@@ -267,6 +267,12 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             return Split([lane_sets.select(lanes, same), lane_sets.select(lanes, ~same)])
         barrier = _found(cta, where, cta.agents(lanes))
 
+        if at.line in cta.machine.failing:
+            if cta.machine.observer is not None:
+                cta.machine.observer.asks(cta, lanes, barrier, named)
+            write(cta, lanes, np.asarray(False))
+            return None
+
         def resume() -> None:
             acquire(cta, lanes, barrier, named)
             write(cta, lanes, np.asarray(True))

@@ -187,7 +187,7 @@ class Machine:
         schedule: the order in which all runs.
         observer: told of everything that happens, or None.
         limits: how long it may take.
-        steps, progress, multiprocessors, counts, values, tensor_maps, global_order: see
+        steps, progress, multiprocessors, counts, values, tensor_maps, failing, global_order: see
             `triton_ext.emulator.state.block.Gpu`.
         pending: asynchronous operations that are issued, and not done.
         on_cluster: called when a cluster is done.
@@ -220,6 +220,7 @@ class Machine:
     together: bool = False
     chosen: Sequence[int] | None = None
     verdict: Any = None
+    failing: frozenset[int] = frozenset()
     multiprocessors: int = field(init=False)
     counts: list[int] = field(init=False)
     global_order: GlobalOrder | None = field(default=None, init=False)

@@ -207,6 +207,9 @@ class AccessObserver:
     def awaits(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, at: Instruction) -> None:
         """Lanes have waited for a phase of a barrier, at an instruction."""
 
+    def asks(self, cta: Cta, lanes: Lanes, barrier: Any, parity: int) -> None:
+        """Lanes ask for a phase of an mbarrier, and are told that it is not complete."""
+
     def counts(self, barrier: Any, what: str, lanes: Lanes | None = None, numbers: Any = 1) -> None:
         """An mbarrier is about to be changed.
 
@@ -230,6 +233,7 @@ class Gpu(Protocol):
         counts: how often each instruction of the program was executed.
         values: whether the products of wgmma are computed.
         tensor_maps: those that the kernel has made, by address.
+        failing: the lines of ``mbarrier.try_wait`` that give up at once.
         global_order: a `triton_ext.emulator.units.global_order.GlobalOrder`, or None.
     """
 
@@ -242,6 +246,7 @@ class Gpu(Protocol):
     counts: list[int]
     values: bool
     tensor_maps: dict[int, MadeTensorMap]
+    failing: frozenset[int]
 
     @property
     def observer(self) -> AccessObserver | None:

@@ -12,6 +12,7 @@ from triton_ext.emulator.clients.schedules.causality import Causality
 from triton_ext.emulator.clients.schedules.coverage import assumed, gaps, units
 from triton_ext.emulator.clients.schedules.guide import Guided, Plan, Point
 from triton_ext.emulator.clients.schedules.matching import Doubt, doubts
+from triton_ext.emulator.clients.schedules.peeks import peeks
 from triton_ext.emulator.clients.schedules.record import Recorded, Recorder
 from triton_ext.emulator.clients.schedules.skeleton import Operation, Skeleton
 from triton_ext.emulator.clients.schedules.timing import reasons, unordered
@@ -119,7 +120,13 @@ class _Question:
         guided = Guided(plan)
         limits = Limits(4 * first.steps + 100_000, first.limits.timeout)
         machine = Machine(
-            first.program, first.launch, guided, guided.recorder, limits, chosen=first.chosen
+            first.program,
+            first.launch,
+            guided,
+            guided.recorder,
+            limits,
+            chosen=first.chosen,
+            failing=first.failing,
         )
         self.runs += 1
         try:
@@ -155,11 +162,14 @@ def decide(
     recorder, memory = Recorder(judged.cluster), Memory(machine.launch.memory)
     own = () if machine.observer is None else (machine.observer,)
     machine.observer = combined([*own, recorder])
+    machine.failing = peeks(machine.program)
     run(machine)
     for each in recorder.clusters.values():
         judged.cluster(each)
     took = time.monotonic() - began
-    chance = [Reason(why, at) for at, why in reasons(machine.program, machine.counts)]
+    chance = [
+        Reason(why, at) for at, why in reasons(machine.program, machine.counts, machine.failing)
+    ]
     missing = _distinct([*chance, *gaps(machine, recorder), *judged.reasons])
     free = unordered(machine.program, machine.counts)
     deadline = began + took + max(5, PATIENCE * took)

@@ -83,6 +83,8 @@ def doubts(order: Causality) -> Iterator[Doubt]:
             yield Doubt(BYTES, operation, None, None)
         elif kind == "wait":
             yield from _wait(order, operation)
+        elif kind == "ask":
+            yield from _asked(order, operation)
         elif kind == "inval":
             yield from _gone(order, operation)
         elif kind == "issue" and operation.event.unit:
@@ -131,6 +133,21 @@ def _wait(order: Causality, operation: Operation) -> Iterator[Doubt]:
         return  # its waits name no phase: they are for the one that they have arrived for
     if following is not None and not order.knows(following, operation):
         yield Doubt(LATE, operation, None, None)
+
+
+def _asked(order: Causality, operation: Operation) -> Iterator[Doubt]:
+    """Had it not failed, it would have passed by the phase for which its party waits next, and by
+    no earlier one.
+    """
+    barrier, parity = operation.event.barrier, operation.event.phase
+    mine = order.skeleton.parties[operation.party].operations[operation.ordinal + 1 :]
+    for number in mine:
+        event = order.skeleton.operations[number].event
+        if event.kind == "wait" and event.barrier == barrier:
+            known = order.phases(operation, barrier)
+            if known < event.phase or event.phase & 1 != parity:
+                yield Doubt(EARLY, operation, order.before[operation.number], operation)
+            return
 
 
 def _gone(order: Causality, operation: Operation) -> Iterator[Doubt]:

@@ -26,7 +26,7 @@ from triton_ext.emulator.units import warpgroup_products
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction, immediate
 
-UNTOLD = ("meet", "join")
+UNTOLD = ("meet", "join", "ask")
 """What counts for no thread: whether it is recorded depends on the schedule."""
 Issuer = tuple[int, int, int, int]
 """A cluster, the rank of a block, a thread of it, and what it had done before: so many events."""
@@ -323,6 +323,10 @@ class Recorder(Observer):
                 others[: len(live)] = live
                 others[those - first] = False
                 block.behind[first : first + WARP_THREADS] |= others
+
+    def asks(self, cta: Cta, lanes: Lanes, barrier: Any, parity: int) -> None:
+        number = self.of(cta).barrier(barrier)
+        self._note(cta, lanes, "ask", barrier=number, phase=parity & 1)
 
     def counts(self, barrier: Any, what: str, lanes: Lanes | None = None, numbers: Any = 1) -> None:
         operation = self._operation

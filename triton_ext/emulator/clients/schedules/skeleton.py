@@ -40,11 +40,12 @@ class Event:
         warp: whose lanes.
         mask: which of them, as bits.
         kind: at a barrier "init", "inval", "arrive", "pend", "expect", "complete" (see
-            `AccessObserver.counts`) or "wait"; "issue" hands work to a unit; "join" waits for
-            products of a warpgroup; at "meet" all lanes of the warp were in step.
+            `AccessObserver.counts`) or "wait"; an "ask" is a wait that failed; "issue" hands work
+            to a unit; "join" waits for products of a warpgroup; at "meet" all lanes of the warp
+            were in step.
         barrier: the number of the barrier; -1 for none.
-        phase: of the barrier, in this run. A wait has passed since it completed; -1 is the one
-            before the first.
+        phase: of the barrier, in this run; of an "ask" the parity. A wait has passed since it
+            completed; -1 is the one before the first.
         amount: of each lane: arrivals or bytes.
         by_parity: whether a wait names its phase by one bit.
         cause: for what a unit did, the number of the event that issued it; else -1.

@@ -6,7 +6,7 @@ Also what the emulator does not order as strictly as the hardware may.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from triton_ext.emulator.decode.program import Program
 from triton_ext.ptx.folding import destinations, mentioned
@@ -26,24 +26,29 @@ _CLOCKS = re.compile(r"%(clock(64|_hi)?|globaltimer(_lo|_hi)?)\b")
 _ATOMICS = ("atom.",)
 UNORDERED = ("atom.", "red.", "cp.reduce.async", "multimem.red", "red.async")
 """Whose order among each other may be any."""
-_PURE = (
+PURE = (
     "mov.", "selp.", "setp.", "not.", "and.", "or.", "xor.", "add.", "sub.", "mul.", "mad.", "shl.",
     "shr.", "cvt.", "nanosleep.", "bra",
 )  # fmt: skip
+"""What computes, and does nothing else."""
+WAITS = ("mbarrier.try_wait", "mbarrier.test_wait")
 _LONGEST = 64
 """Instructions of a loop that polls a barrier, at most."""
 
 Reason = tuple[Instruction, str]
 
 
-def reasons(program: Program, counts: Sequence[int]) -> Iterator[Reason]:
+def reasons(
+    program: Program, counts: Sequence[int], failing: Collection[int] = ()
+) -> Iterator[Reason]:
     """Instructions of a kernel whose results depend on time, and why.
 
     Args:
         counts: how often each was executed; those that were not count for nothing.
+        failing: the lines of waits that were made to fail.
     """
     kernel = program.kernel
-    used = {name for each in kernel.instructions for name in _sources(each)}
+    used = {name for each in kernel.instructions for name in sources(each)}
     for number, step in enumerate(program.steps):
         at = step.instruction
         if not counts[number]:
@@ -57,9 +62,7 @@ def reasons(program: Program, counts: Sequence[int]) -> Iterator[Reason]:
             yield at, "reads a clock"
         if at.opcode.startswith(_ATOMICS) and used & {name for _, name in destinations(at)}:
             yield at, "uses what an atomic operation returns, which depends on who comes first"
-        if at.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait")) and not (
-            repeats(program, number)
-        ):
+        if at.opcode.startswith(WAITS) and at.line not in failing and not repeats(program, number):
             yield at, "decides by whether a phase happens to be complete, and does not wait for it"
 
 
@@ -72,7 +75,7 @@ def unordered(program: Program, counts: Sequence[int]) -> list[Instruction]:
     ]
 
 
-def _sources(at: Instruction) -> list[str]:
+def sources(at: Instruction) -> list[str]:
     """The registers that an instruction reads, once for each time that it names them."""
     names = mentioned(at)
     for _, name in destinations(at):
@@ -83,7 +86,7 @@ def _sources(at: Instruction) -> list[str]:
 
 def _asked(wait: Instruction) -> set[str]:
     """The registers that say which phase of which mbarrier a wait is for."""
-    return set(_sources(wait)) - set(wait.operands[:1])
+    return set(sources(wait)) - set(wait.operands[:1])
 
 
 def repeats(program: Program, number: int) -> bool:
@@ -91,35 +94,43 @@ def repeats(program: Program, number: int) -> bool:
     phase, before anything else happens.
     """
     wait = program.steps[number].instruction
-    steps, labels = program.steps, program.kernel
-    known: Mapping[str, int] = {wait.operands[0]: 0}
     written = {wait.operands[0]}
-    at = number + 1
-    for _ in range(_LONGEST):
-        if at >= len(steps):
-            return False
-        each = steps[at].instruction
-        if each.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait")):
+    for at in walk(program, number + 1, {wait.operands[0]: 0}):
+        each = program.steps[at].instruction
+        if each.opcode.startswith(WAITS):
             same = (each.predicate, each.operands[1:3]) == (wait.predicate, wait.operands[1:3])
             return same and written.isdisjoint(_asked(wait))
-        if not each.opcode.startswith(_PURE):
-            return False
+        written |= {name for _, name in destinations(each)}
+    return False
+
+
+def walk(program: Program, at: int, known: Mapping[str, int]) -> Iterator[int]:
+    """The instructions that are executed from one on, as far as their branches are known: up to the
+    first one that does more than compute, or that waits for an mbarrier, with it.
+
+    Args:
+        known: the values of some registers.
+    """
+    steps = program.steps
+    for _ in range(_LONGEST):
+        if at >= len(steps):
+            return
+        each = steps[at].instruction
+        yield at
+        if not each.opcode.startswith(PURE):
+            return
         taken: bool | None = True
         if each.predicate:
             value = known.get(each.predicate.lstrip("!"))
             taken = None if value is None else bool(value) != each.predicate.startswith("!")
         if each.opcode.startswith("bra"):
-            if taken is None:
-                return False
-            target = labels.target(each.operands[0], each.scope) if taken else at + 1
-            if target is None:
-                return False
+            target = program.kernel.target(each.operands[0], each.scope) if taken else at + 1
+            if taken is None or target is None:
+                return
             at = target
             continue
         known = _after(each, known, taken)
-        written |= {name for _, name in destinations(each)}
         at += 1
-    return False
 
 
 def _after(each: Instruction, known: Mapping[str, int], taken: bool | None) -> Mapping[str, int]:
