@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator
 
 from triton_ext.emulator.clients.schedules.record import Recorder
@@ -27,8 +29,11 @@ def gaps(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
         yield Reason("is passed after it has completed again: one clock stands for both", at, times)
     yield from _atomics(machine)
     yield from _memory(machine, recorder)
-    if any(len(threads) > 1 for threads in recorder.storing.values()):
-        yield Reason("several lanes of a warp copy out of shared memory: they share a clock")
+    for key, masks in recorder.storing.items():
+        all_lanes = functools.reduce(operator.or_, masks)
+        alone = len(masks) == 1 and all(all_lanes & ~each == 0 for each in recorder.grouping[key])
+        if not alone:
+            yield Reason("some lanes of a warp wait for others' copies out of shared memory")
 
 
 def _atomics(machine: Machine) -> Iterator[Reason]:

@@ -32,6 +32,7 @@ Issuer = tuple[int, int, int, int]
 """A cluster, the rank of a block, a thread of it, and what it had done before: so many events."""
 _MEETS = (".sync", ".aligned")
 _ORDERED = ("tcgen05.alloc", "tcgen05.dealloc", "tcgen05.relinquish")
+_BULK = ("cp.async.bulk", "cp.reduce.async.bulk")
 _AS_ONE = ("tensormap.cp_fenceproxy",)
 """What a warp does as one, and not each lane for itself."""
 _READ_ONLY = ("const", "param")
@@ -125,7 +126,9 @@ class Recorder(Observer):
             in step with them.
         together: how often arrivals of one instruction counted for several phases.
         overtaken: how often a barrier had completed again before who waited for it went on.
-        storing: by cluster, rank and warp: the threads that have copied out of shared memory.
+        storing: by cluster, rank and warp: the sets of lanes that have copied out of shared memory
+            by one instruction, as bits; `grouping`: those that have waited for such copies, or made
+            them a group.
         multicast: the addresses in global memory of which copies to several blocks have read.
         performed: what units have done, as `issuers` says.
     """
@@ -134,6 +137,7 @@ class Recorder(Observer):
         self.clusters: dict[int, Recorded] = {}
         self._finished = finished
         self.storing: defaultdict[tuple[int, int, int], set[int]] = defaultdict(set)
+        self.grouping: defaultdict[tuple[int, int, int], set[int]] = defaultdict(set)
         self.apart: Counter[Instruction | None] = Counter()
         self.together: Counter[Instruction | None] = Counter()
         self.overtaken: Counter[Instruction | None] = Counter()
@@ -158,6 +162,11 @@ class Recorder(Observer):
             for step in run.program.steps
             if step.instruction.opcode.startswith("wgmma.wait_group")
         }
+        self._bulks = {
+            id(step): "group" if ".bulk.wait" in opcode or ".bulk.commit" in opcode else "store"
+            for step in run.program.steps
+            if (opcode := step.instruction.opcode).startswith(_BULK) and "_group" in opcode
+        }
         self._allocates = {
             id(step) for step in run.program.steps if step.instruction.opcode.startswith(_ORDERED)
         }
@@ -180,6 +189,8 @@ class Recorder(Observer):
     def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
         self._now = cta, lanes
         key = id(step)
+        if key in self._bulks:
+            self._bulk(cta, lanes, self._bulks[key])
         if key in self._meets:
             self._meet(cta, step, lanes)
             if key in self._waits:
@@ -187,6 +198,18 @@ class Recorder(Observer):
             elif key in self._allocates:
                 unit = ("tcgen05.alloc", cta.rank)
                 self._note(cta, lanes, "issue", unit=unit, instruction=step.instruction)
+
+    def _bulk(self, cta: Cta, lanes: Lanes, kind: str) -> None:
+        """Lanes copy out of shared memory, or wait for such copies."""
+        for warp in lane_sets.warps(lanes).tolist():
+            part = self._part(cta, lanes, warp)
+            mask, key = self._mask(part, warp), (cta.cluster.number, cta.rank, warp)
+            if kind == "store":
+                self.storing[key].add(mask)
+                continue
+            self.grouping[key].add(mask)
+            if any(each.bit_count() > 1 for each in self.storing.get(key, ())):
+                self.of(cta).block(cta).accessed[part] = True  # each lane knows of its own alone
 
     def _meet(self, cta: Cta, step: Step, lanes: Lanes) -> None:
         recorded = self.of(cta)
@@ -249,10 +272,6 @@ class Recorder(Observer):
 
     def copies(self, cta: Cta, lanes: Lanes, kind: str, box: Any, address: int, size: int) -> None:
         at = cta.instruction
-        if kind == "store":
-            threads = lane_sets.indices(lanes).tolist()
-            warp = threads[0] // WARP_THREADS
-            self.storing[cta.cluster.number, cta.rank, warp].update(threads)
         if kind == "load" and at is not None and ".multicast" in at.opcode:
             self.multicast.add(address if box is None else box.map.global_address)
 
