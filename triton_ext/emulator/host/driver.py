@@ -134,6 +134,9 @@ class EmulatedGpu:
             block: the threads of a block; None if the PTX says it.
             cubin: what ptxas made of it, if that is known; for its time.
             ttgir: what the PTX was made of, for the names of its buffers.
+
+        Raises:
+            EmulationError: what the kernel does wrong; `BrokenSchedule`: in another schedule.
         """
         if self.peers is not None:
             self.peers.admit(self.device, memory)
@@ -174,13 +177,8 @@ class EmulatedGpu:
             self.steps += machine.steps
         if machine.verdict is not None:
             self.verdicts.append(machine.verdict)
-            self._broken(machine.verdict)
-
-    @staticmethod
-    def _broken(verdict: Verdict) -> None:
-        """Raise BrokenSchedule if some schedule breaks the kernel."""
-        if verdict.witness is not None:
-            raise BrokenSchedule(verdict)
+            if machine.verdict.witness is not None:
+                raise BrokenSchedule(machine.verdict)
 
     def of_thread(self) -> EmulatedGpu:
         """The GPU that the calling thread launches on: this one."""

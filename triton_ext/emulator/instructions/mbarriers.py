@@ -50,6 +50,14 @@ def _numbers(read: Reader | None, cta: Cta, lanes: Lanes) -> NDArray[np.int64]:
     return lane_sets.each(read(cta, lanes), lanes).astype(np.int64)
 
 
+def _tell(cta: Cta, lanes: Lanes, lane: int, address: int, what: str) -> None:
+    """Tell the observer what one of the lanes does to an mbarrier."""
+    if cta.machine.observer is not None:
+        thread = int(lane_sets.indices(lanes)[lane])
+        barrier = find(cta, address)
+        cta.machine.observer.counts(barrier, what, slice(thread, thread + 1))
+
+
 @instruction("mbarrier.init", evidence=SILICON)
 def init(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form = modifiers.form(MbarrierOperation)
@@ -60,6 +68,7 @@ def init(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         agents = cta.agents_of_lanes(lanes)
         for lane, where in enumerate(address(cta, lanes)):
             initialise(cta, int(where), int(counts[lane]), int(agents[lane]))
+            _tell(cta, lanes, lane, int(where), "init")
         cta.machine.progress += 1
 
     return run
@@ -72,6 +81,8 @@ def inval(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> None:
         agents = cta.agents_of_lanes(lanes)
         for lane, where in enumerate(address(cta, lanes)):
+            find(cta, int(where), int(agents[lane]))
+            _tell(cta, lanes, lane, int(where), "inval")
             invalidate(cta, int(where), int(agents[lane]))
 
     return run

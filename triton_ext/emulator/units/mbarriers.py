@@ -12,7 +12,6 @@ from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock, RemoteArrival
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, SHARED_WINDOW, WINDOW_SHIFT
-from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction
 
 Addresses = NDArray[np.int64]
@@ -124,21 +123,12 @@ def initialise(cta: Cta, address: int, count: int, agent: int) -> None:
     barrier = MBarrier(count, cta.cluster.clocks.empty(), name, agent, event)
     cta.shared.hold(offset, agent, event)
     barriers[offset] = barrier
-    _tell(cta, barrier, "init", agent, count)
-
-
-def _tell(cta: Cta, barrier: MBarrier, what: str, agent: int, number: int = 1) -> None:
-    """Tell the observer what a thread of a warp, given as an agent, does to the barrier."""
-    if cta.machine.observer is not None:
-        first = (agent - cta.first_agent) * WARP_THREADS
-        cta.machine.observer.counts(barrier, what, slice(first, first + 1), number)
 
 
 def invalidate(cta: Cta, address: int, agent: int) -> None:
     """Unmake an mbarrier (``mbarrier.inval``); raises as `find` does."""
-    barrier = find(cta, address, agent)
+    find(cta, address, agent)
     offset = address & OFFSET_MASK
-    _tell(cta, barrier, "inval", agent)
     del cta.mbarriers[offset]
     cta.shared.give_up(offset)
 
