@@ -214,7 +214,7 @@ def signal(cta: Cta, address: int, size: int, clock: Clock) -> None:
     barrier = find(cta, address)
     if cta.machine.observer is not None:
         cta.machine.observer.brings(cta, address >> RANK_SHIFT, barrier, barrier.phase)
-        cta.machine.observer.counts(barrier, "complete", numbers=size)
+        cta.machine.observer.counts(barrier, "complete", None, size)
     barrier.complete_tx(size, clock)
     cta.machine.progress += 1
 
