@@ -14,6 +14,7 @@ from triton_ext.emulator.clients.schedules.guide import Plan
 from triton_ext.emulator.clients.schedules.peeks import peeks
 from triton_ext.emulator.clients.schedules.skeleton import divided
 from triton_ext.emulator.clients.schedules.timing import repeats
+from triton_ext.emulator.clients.statistics import Statistics
 from triton_ext.emulator.errors import EmulationError, LaunchError, SynchronizationFault
 from triton_ext.emulator.instructions import decode
 from triton_ext.ptx.parse import parse_ptx
@@ -88,6 +89,14 @@ def test_memory_is_as_the_first_run_leaves_it():
     _, once = run(found)
     assert machine.verdict.counted["runs"] > 0
     assert (out == once).all()
+
+
+def test_another_observer_is_told_too():
+    counted = Statistics()
+    program = next(each for each in PROGRAMS if each.name == "a ring of 2, 5 tiles")
+    machine, _ = run(program, schedules="all", observer=counted)
+    assert machine.verdict.outcome == "proven"
+    assert counted.done["cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"] == 5
 
 
 def test_lanes_that_are_not_in_step_prove_nothing():
