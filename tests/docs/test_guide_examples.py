@@ -42,3 +42,11 @@ def test_run_ptx():
     names: dict[str, object] = {}
     exec(block, names)
     assert list(names["x"]) == [0, 2, 4, 6]
+
+
+def test_all_schedules(capsys):
+    pytest.importorskip("ml_dtypes")
+    (block,) = python_blocks("schedules.md")
+    exec(block, {})
+    text = (ROOT / "docs/guide/schedules.md").read_text(encoding="utf-8")
+    assert f"```\n{capsys.readouterr().out}```" in text

@@ -49,6 +49,14 @@ def _pattern(text: str) -> str:
     return text
 
 
+def _schedule(text: str) -> str | Path:
+    if text in ("eager", "lazy", "random"):
+        return text
+    if not Path(text).is_file():
+        raise ValueError
+    return Path(text)
+
+
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
     "--emulate",
@@ -61,10 +69,22 @@ def _pattern(text: str) -> str:
 )
 @click.option(
     "--schedule",
-    type=click.Choice(["eager", "lazy", "random"]),
+    type=Parsed("eager|lazy|random|FILE", _schedule, "schedule: eager, lazy, random or a file"),
     default="eager",
     show_default=True,
-    help="When asynchronous work is done: at once, as late as possible, at any moment.",
+    help="When asynchronous work is done: at once, as late as possible, at any moment; or a file of"
+    " --witness.",
+)
+@click.option(
+    "--all-schedules",
+    is_flag=True,
+    help="Say of each launch whether every schedule is safe: proven, a witness, or not decided.",
+)
+@click.option(
+    "--witness",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --all-schedules: write the schedule that breaks a kernel there, for --schedule.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random schedule.")
 @click.option(
@@ -185,7 +205,9 @@ def _pattern(text: str) -> str:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
     arch: str,
-    schedule: str,
+    schedule: str | Path,
+    all_schedules: bool,
+    witness: Path | None,
     max_steps: int | None,
     trace: bool,
     trace_file: Path | None,
@@ -217,6 +239,8 @@ def run(
       triton-ext run --trace --only 'tcgen05|mbarrier' --block 0x0x0 matmul.py
       triton-ext run --break-at matmul.py:31 matmul.py
       triton-ext run --stats --format json matmul.py
+      triton-ext run --all-schedules --witness broken.json matmul.py
+      triton-ext run --schedule broken.json matmul.py
       triton-ext run --emulate sm_100 --format sarif matmul.py > matmul.sarif
       triton-ext run --emulate sm_90 --time --timeline matmul.html matmul.py
     """
@@ -242,6 +266,11 @@ def run(
         refuse({"--only": bool(only), "--block": bool(block)}, "without --trace or --trace-file")
     if schedule != "random":
         refuse({"--seed": options["seed"] != 0}, f"with --schedule {schedule}, which draws nothing")
+    if all_schedules:
+        chosen = {f"--schedule {schedule}": schedule != "eager", "--time": timed}
+        refuse(chosen, "with --all-schedules, which judges by the eager one")
+    else:
+        refuse({"--witness": witness is not None}, "without --all-schedules")
     if timed and schedule != "eager":
         raise click.UsageError(f"--schedule {schedule}: time is predicted with the eager one alone")
     with needing_kernels():
@@ -257,6 +286,16 @@ def run(
     from triton_ext.emulator.schedule.observers import Observer, Observers
     from triton_ext.hardware.architecture import target_number
     from triton_ext.timeline.gpus import gpu_of
+
+    def judged() -> None:
+        """Say what is known of all schedules."""
+        for each in gpu.verdicts:
+            if form == "json" or each.witness is None:
+                show(form, err=True, json=each.as_object, text=each.lines)
+            if witness is not None and each.witness is not None:
+                plan = json.dumps(each.witness.plan.as_object(), indent=1)
+                witness.write_text(plan + "\n", encoding="utf-8")
+                say(f"{witness}: the schedule that breaks {each.kernel}", err=True)
 
     as_sarif, ending = form == "sarif", contextlib.ExitStack()
     if as_sarif:
@@ -324,6 +363,7 @@ def run(
         emulate(
             target,
             schedule=schedule,
+            schedules="all" if all_schedules else None,
             observer=Observers(parts) if parts else None,
             cuda_on_host=True,
             max_steps=max_steps or MAX_STEPS,
@@ -340,6 +380,7 @@ def run(
         try:
             run_script(script, arguments)
         except EmulationError as error:
+            judged()
             say(f"triton-ext: {type(error).__name__}: {error}", err=True)
             found(error.findings())
             report(error.findings())
@@ -357,6 +398,7 @@ def run(
             if isinstance(error, SystemExit):
                 raise
             script_failed(error, script)
+        judged()
         for text in gpu.missed_breakpoints():
             say(text, err=True)
         found([])

@@ -30,12 +30,14 @@ class Wait:
         resume: what the instruction does at the end of the wait.
         timeout: for instructions that may give up, such as ``mbarrier.try_wait``: called instead
             of `resume` when nothing in the machine can go on; the lanes go on, too.
+        again: they have not executed the instruction, and do so afterwards.
     """
 
     ready: Callable[[], bool]
     why: Callable[[], str]
     resume: Callable[[], None] = lambda: None
     timeout: Callable[[], None] | None = None
+    again: bool = False
 
 
 @dataclass

@@ -21,6 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from triton_ext.emulator.clients.breakpoints import Breakpoint, Breakpoints, Stop
+from triton_ext.emulator.clients.schedules.verdict import BrokenSchedule, Verdict
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import EmulationError, LaunchError
 from triton_ext.emulator.host import wrong_architecture
@@ -32,11 +33,11 @@ from triton_ext.emulator.host.devices import MAX_DEVICES, EmulatedGpus, compilin
 from triton_ext.emulator.host.moved_sources import as_loaded
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
+from triton_ext.emulator.host.scheduling import check_schedules, scheduled, start
 from triton_ext.emulator.host.warned import warn_of
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
 from triton_ext.emulator.schedule.observers import Observer, combined
-from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.buffers import named
 from triton_ext.emulator.state.leniencies import Taken
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
@@ -73,7 +74,8 @@ class EmulatedGpu:
 
     Attributes:
         arch: the compute capability, times ten: 90, 100, 120.
-        schedule: "eager", "lazy" or "random": when asynchronous work is done.
+        schedule: "eager", "lazy" or "random": when asynchronous work is done; or a witness's file.
+        schedules: "all": every schedule is judged, by the eager one.
         seed: the random schedule's.
         observer: told of what happens.
         idle: kernels are compiled, and counted, but do not run.
@@ -87,6 +89,7 @@ class EmulatedGpu:
         check_unread: whether what copies bring must be read before it is overwritten by another.
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
+        verdicts: what is known of all schedules, of each launch that was judged.
         said: whether it was said that they stand for time.
         taken: what was undefined and run as hardware runs it, by the rule's name: see
             `triton_ext.emulator.state.leniencies`.
@@ -96,7 +99,7 @@ class EmulatedGpu:
     """
 
     arch: int
-    schedule: str = "eager"
+    schedule: str | Path = "eager"
     seed: int = 0
     observer: Observer | None = None
     idle: bool = False
@@ -108,8 +111,10 @@ class EmulatedGpu:
     check_views: bool = True
     strict: bool = False
     check_unread: bool = False
+    schedules: str | None = None
     launches: int = 0
     steps: int = 0
+    verdicts: list[Verdict] = field(default_factory=list)
     said: bool = False
     taken: dict[str, Taken] = field(default_factory=dict)
     clock: Clock | None = None
@@ -137,6 +142,9 @@ class EmulatedGpu:
             block: the threads of a block; None if the PTX says it.
             cubin: what ptxas made of it, if that is known; for its time.
             ttgir: what the PTX was made of, for the names of its buffers.
+
+        Raises:
+            EmulationError: what the kernel does wrong; `BrokenSchedule`: in another schedule.
         """
         if self.peers is not None:
             self.peers.admit(self.device, memory)
@@ -161,7 +169,8 @@ class EmulatedGpu:
         if ttgir is not None:
             launch = replace(launch, allocated=functools.partial(allocated, ttgir, program.arch))
         launch = replace(launch, binary=cubin)
-        schedule = Schedule(self.schedule, self.seed + self.launches)
+        number = self.launches
+        schedule = scheduled(self.schedule, self.seed + number, self.schedules, number)
         clients = [self.observer, self._breakpoints, self.clock]
         observer = combined([each for each in clients if each is not None])
         machine = Machine(program, launch, schedule, observer, self.limits)
@@ -170,7 +179,7 @@ class EmulatedGpu:
             if self.peers is not None:
                 self.peers.execute(self.device, machine)
             else:
-                execute(machine)
+                start(machine, every=self.schedules == "all", launches=number)
         except EmulationError as error:
             error.message = named(error.message, launch.buffers, launch.buffers_start)
             raise
@@ -179,6 +188,10 @@ class EmulatedGpu:
             new = [each for name, each in machine.taken.items() if name not in self.taken]
             self.taken |= {each.rule.name: each for each in new}
             warn_of(new)
+        if machine.verdict is not None:
+            self.verdicts.append(machine.verdict)
+            if machine.verdict.witness is not None:
+                raise BrokenSchedule(machine.verdict)
 
     @property
     def capability(self) -> Capability:
@@ -602,7 +615,8 @@ def emulate(
     arch: Any = "sm_100",
     *,
     devices: int | None = None,
-    schedule: str = "eager",
+    schedule: str | Path = "eager",
+    schedules: str | None = None,
     seed: int = 0,
     observer: Observer | None = None,
     cuda_on_host: bool = False,
@@ -629,7 +643,11 @@ def emulate(
     Args:
         arch: "sm_90", "sm_100" or another one of `triton_ext.hardware.architecture.CAPABILITIES`.
         devices: so many GPUs, that reach each other's memory: see `EmulatedGpus`. None for one.
-        schedule: when asynchronous work is done: "eager", "lazy" or "random".
+        schedule: when asynchronous work is done: "eager", "lazy" or "random"; or the path of a
+            file: the schedule of a witness, which one launch follows.
+        schedules: "all": run each launch once, and say what that tells of every schedule: see
+            `EmulatedGpu.verdicts`. One that breaks the kernel is raised (`BrokenSchedule`). Needs
+            the eager schedule, and one GPU.
         seed: the random schedule's.
         observer: told of what happens, such as a `Trace` or `Statistics`.
         cuda_on_host: let torch code that says ``device="cuda"`` work, on the host's memory.
@@ -673,14 +691,15 @@ def emulate(
         raise LaunchError(f"devices = {devices!r}: must be in [1, {MAX_DEVICES}]")
     if devices is not None and clock is not None:
         raise LaunchError("time is predicted of one GPU: leave devices= out")
+    check_schedules(schedule, schedules, {"devices=": devices is not None, "time=": clock})
     gpus = [
         EmulatedGpu(
             arch, schedule, seed, observer, idle, buffers, limits, check_layouts, check_races,
-            check_empty, check_views, strict, check_unread, clock=clock, device=device,
+            check_empty, check_views, strict, check_unread, schedules, clock=clock, device=device,
         )
         for device in range(devices or 1)
     ]  # fmt: skip
-    order = Schedule(schedule, seed)
+    order = Schedule("eager" if isinstance(schedule, Path) else schedule, seed)
 
     def modes() -> contextlib.ExitStack:
         """What each thread enters for itself."""

@@ -6,6 +6,7 @@ import math
 import re
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.reachable import tensor_memory
 from triton_ext.emulator.host.scalars import is_number, scalar_bytes
+from triton_ext.emulator.host.scheduling import scheduled, start
 from triton_ext.emulator.host.warned import warn_of
 from triton_ext.emulator.instructions import decode
-from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
+from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine
 from triton_ext.emulator.schedule.observers import Observer
-from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.block import Launch
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
 from triton_ext.emulator.state.tensor_map_memory import encode
@@ -274,7 +275,7 @@ def run_ptx(
     buffers: Sequence[Any] = (),
     cluster: Any = None,
     dynamic_smem_bytes: int = 0,
-    schedule: str = "eager",
+    schedule: str | Path = "eager",
     seed: int = 0,
     observer: Observer | None = None,
     max_steps: int = MAX_STEPS,
@@ -283,6 +284,7 @@ def run_ptx(
     check_races: bool = True,
     strict: bool = False,
     check_unread: bool = False,
+    schedules: str | None = None,
 ) -> Machine:
     """Run a kernel of a PTX module on the emulated GPU, until all of its blocks are done.
 
@@ -300,7 +302,7 @@ def run_ptx(
         dynamic_smem_bytes: dynamic shared memory of a block.
         schedule: when asynchronous work is done: "eager" (as soon as it is issued), "lazy" (as
             late as the program allows) or "random" (at any legal moment). A correct kernel gives
-            the same bits under all.
+            the same bits under all. Or the path of a file: the schedule of a witness.
         seed: the random schedule's.
         observer: told of what happens, such as a `Trace` or `Statistics`.
         max_steps: instructions after which the launch ends in `LimitReached`, each for all threads
@@ -317,6 +319,8 @@ def run_ptx(
             runs it, and `UndefinedBehaviour` warns of it once.
         check_unread: what TMA and bulk copies bring into shared memory must be read before another
             copy overwrites it (`UnreadCopy`). Off by default: kernels load more than they use.
+        schedules: "all": say of every schedule what this run tells: `verdict` of what is returned
+            is a `triton_ext.emulator.clients.schedules.verdict.Verdict`. Needs the eager schedule.
 
     Returns:
         The machine, as it stands at the end.
@@ -345,9 +349,9 @@ def run_ptx(
         strict=strict,
         check_unread=check_unread,
     )
-    machine = Machine(program, launch, Schedule(schedule, seed), observer, limits)
+    machine = Machine(program, launch, scheduled(schedule, seed, schedules), observer, limits)
     try:
-        execute(machine)
+        start(machine, every=schedules == "all")
     finally:
         warn_of(machine.taken.values())
     return machine

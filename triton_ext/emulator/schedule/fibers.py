@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.decode.step import Jump, Park, Split, Step, Wait
+from triton_ext.emulator.decode.step import Jump, Outcome, Park, Split, Step, Wait
 from triton_ext.emulator.errors import (
     ConvergenceFault,
     EmulationError,
@@ -73,9 +73,10 @@ class Fiber:
 
     def go_on(self, then: Callable[[], None]) -> None:
         """End a wait: do `then`, and go to the next instruction."""
+        again = self.wait is not None and self.wait.again
         self.wait = None
         then()
-        self.pc += 1
+        self.pc += not again
 
 
 @dataclass
@@ -134,6 +135,7 @@ class Fibers:
         choose: says which of several fibers runs next.
         complete: performs at once what lanes of a block have issued to asynchronous units.
         observer: told of everything that happens, or None.
+        held: says whether lanes must not execute an instruction yet; None: they never must not.
     """
 
     def __init__(
@@ -143,8 +145,9 @@ class Fibers:
         choose: Callable[[Sequence[Fiber]], Fiber],
         complete: Callable[[Cta, Lanes], None],
         observer: Observer | None,
+        held: Callable[[Cta, Step, Lanes], Wait | Split | None] | None = None,
     ) -> None:
-        self.cta, self.steps = cta, steps
+        self.cta, self.steps, self._held = cta, steps, held
         self._choose_among, self._complete, self._observer = choose, complete, observer
         self.fibers = [Fiber(0, slice(0, cta.threads))]
         self._active: Lanes | None = None  # the lanes that execute an instruction now
@@ -224,7 +227,7 @@ class Fibers:
 
     def _run_fiber(self, fiber: Fiber, stop: int, budget: int) -> int:
         """Run a fiber until it waits, splits or reaches `stop`; the number of instructions."""
-        steps, cta, observer = self.steps, self.cta, self._observer
+        steps, cta, observer, held = self.steps, self.cta, self._observer, self._held
         machine, pred, end = cta.machine, cta.files["pred"], len(self.steps)
         counts, clocks = machine.counts, cta.cluster.clocks
         undefined = cta.undefined.registers
@@ -267,7 +270,9 @@ class Fibers:
             if observer is not None:
                 observer.instruction(cta, step, lanes)
             cta.instruction, self._active = step.instruction, lanes
-            outcome = step.run(cta, lanes)
+            outcome: Outcome = None if held is None else held(cta, step, lanes)
+            if outcome is None:
+                outcome = step.run(cta, lanes)
             self._active = None
             fiber.apart = False
             if outcome is None:
@@ -441,6 +446,7 @@ class Fibers:
                 else:
                     load.complete()
                     loads.remove(load)
+                    self.cta.unawaited.add(step.instruction)
             if used and not loads:
                 del arriving[warp]
 

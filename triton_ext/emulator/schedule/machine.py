@@ -8,11 +8,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from triton_ext.emulator.decode.garbage import without_values
 from triton_ext.emulator.decode.program import Program
+from triton_ext.emulator.decode.step import Split, Step, Wait
 from triton_ext.emulator.errors import (
     Deadlock,
     EmulationError,
@@ -96,6 +98,22 @@ class Schedule:
         """Whether an operation that could be done now is done."""
         return self.name == "eager" or (self.name == "random" and self.random.random() < 0.3)
 
+    held: Callable[[Cta, Step, Lanes], Wait | Split | None] | None = None
+    """Says whether lanes must not execute an instruction yet; None: they never must not."""
+
+    def next_of(self, pending: Sequence[AsyncOperation]) -> int | None:
+        """Which of the operations is done next; None: none of them, yet."""
+        if self.name != "random":
+            return 0
+        first: dict[object, int] = {}
+        for number, operation in enumerate(pending):
+            first.setdefault(operation.queue or number, number)
+        return self.random.choice(list(first.values()))
+
+    def let_go(self) -> bool:
+        """Nothing else can go on: end what holds lanes or operations back, if anything does."""
+        return False
+
     def quantum(self) -> int:
         return self.random.randrange(1, 64) if self.name == "random" else QUANTUM
 
@@ -170,12 +188,13 @@ class Machine:
         schedule: the order in which all runs.
         observer: told of everything that happens, or None.
         limits: how long it may take.
-        steps, progress, multiprocessors, counts, values, tensor_maps, taken, fenced,
+        steps, progress, multiprocessors, counts, values, tensor_maps, taken, fenced, failing,
             global_order: see `triton_ext.emulator.state.block.Gpu`.
         pending: asynchronous operations that are issued, and not done.
         on_cluster: called when a cluster is done.
         changes: of global memory, and of what is under way, that another GPU could wait for.
         quantum: instructions that a block runs at most before another one gets its turn.
+        verdict: what is known of all schedules, if that was asked for.
         learned: what its clusters that are done had seen of those of other launches.
         hopeless: whether what runs only polls, and repeats itself.
         vain: how often in a row global memory was polled, and held what it had held before.
@@ -203,6 +222,8 @@ class Machine:
     together: bool = False
     chosen: Sequence[int] | None = None
     target: Target = field(init=False)
+    verdict: Any = None
+    failing: frozenset[int] = frozenset()
     multiprocessors: int = field(init=False)
     fenced: bool = field(init=False)
     counts: list[int] = field(init=False)
@@ -298,7 +319,7 @@ class Machine:
                 continue
             if done and self.steps - idle_since < 8 * QUANTUM:
                 continue
-            if self._complete_one():
+            if self._complete_one() or self.schedule.let_go():
                 continue
             if not done and self._time_out(resident):
                 continue
@@ -356,7 +377,10 @@ class Machine:
         self.changes += 1
         cluster = Cluster(self, number)
         choose, steps = self.schedule.choose, self.program.steps
-        blocks = [Fibers(cta, steps, choose, self._complete, self.observer) for cta in cluster.ctas]
+        held = self.schedule.held
+        blocks = [
+            Fibers(cta, steps, choose, self._complete, self.observer, held) for cta in cluster.ctas
+        ]
         return _Resident(cluster, blocks)
 
     def _turn(self, resident: list[_Resident]) -> int:
@@ -371,7 +395,8 @@ class Machine:
 
     def _finish(self, cluster: Cluster) -> None:
         while any(operation.cta.cluster is cluster for operation in self.pending):
-            self._complete_one()
+            if not self._complete_one():
+                self.schedule.let_go()
         for cta in cluster.ctas:
             for check in CHECKS_AT_EXIT:
                 check(cta)
@@ -388,13 +413,14 @@ class Machine:
         """Take an operation over; the eager schedule performs it at once."""
         self.pending.append(operation)
         self.changes += 1
+        if self.observer is not None:
+            self.observer.issues(operation)
         if self.schedule.name == "eager":
             self._complete_due()
 
     def _complete_due(self) -> int:
         done = 0
-        while self.pending and self.schedule.due():
-            self._complete_one()
+        while self.pending and self.schedule.due() and self._complete_one():
             done += 1
         return done
 
@@ -402,12 +428,9 @@ class Machine:
         """Perform one operation that its queue allows; whether there was one."""
         if not self.pending:
             return False
-        chosen = 0
-        if self.schedule.name == "random":
-            first: dict[object, int] = {}
-            for number, operation in enumerate(self.pending):
-                first.setdefault(operation.queue or number, number)
-            chosen = self.schedule.random.choice(list(first.values()))
+        chosen = self.schedule.next_of(self.pending)
+        if chosen is None:
+            return False
         self._perform(chosen)
         return True
 
@@ -425,6 +448,8 @@ class Machine:
     def _perform(self, number: int) -> None:
         operation = self.pending[number]
         del self.pending[number]
+        if self.observer is not None:
+            self.observer.performs(operation)
         try:
             operation.perform()
         except EmulationError as error:

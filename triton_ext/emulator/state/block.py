@@ -47,7 +47,7 @@ from triton_ext.ptx.parse import Instruction
 Index = tuple[int, int, int]
 """(x, y, z) of a block in its grid, or their number along each axis."""
 
-TMA_CHANNELS = 8
+TMA_CHANNELS = 20
 UNITS = ("tensor core", *("tma" for _ in range(TMA_CHANNELS)))
 """The asynchronous units of a block: agents of their own. The TMA unit has several, so that who
 waits for one barrier has not seen what another one tracks. Each warp's own asynchronous copies
@@ -212,6 +212,19 @@ class AccessObserver:
     def awaits(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, at: Instruction) -> None:
         """Lanes have waited for a phase of a barrier, at an instruction."""
 
+    def asks(self, cta: Cta, lanes: Lanes, barrier: Any, parity: int) -> None:
+        """Lanes ask for a phase of an mbarrier, and are told that it is not complete."""
+
+    def counts(self, barrier: Any, what: str, lanes: Lanes | None = None, numbers: Any = 1) -> None:
+        """An mbarrier is about to be changed.
+
+        Args:
+            what: "init", "inval", "arrive" (arrivals), "pend" (arrivals that the phase expects,
+                besides), "expect" or "complete" (bytes).
+            lanes: by whom; None: by the operation that is being performed.
+            numbers: of each lane, or together.
+        """
+
 
 class Gpu(Protocol):
     """The machine that runs a launch, as its blocks and their instructions see it.
@@ -228,6 +241,7 @@ class Gpu(Protocol):
         tensor_maps: those that the kernel has made, by address.
         taken: what was undefined and run as hardware runs it, by the rule's name.
         fenced: whether the program has tcgen05.fence.
+        failing: the lines of ``mbarrier.try_wait`` that give up at once.
         global_order: a `triton_ext.emulator.units.global_order.GlobalOrder`, or None.
     """
 
@@ -243,6 +257,7 @@ class Gpu(Protocol):
     tensor_maps: dict[int, MadeTensorMap]
     taken: dict[str, Taken]
     fenced: bool
+    failing: frozenset[int]
 
     @property
     def observer(self) -> AccessObserver | None:
@@ -337,6 +352,7 @@ class Cta:
         mbarriers: those in its shared memory that are initialised, by their offsets.
         in_flight: registers that asynchronous instructions still read or write, by warp.
         arriving: loads whose registers may be named at any time, by warp; that completes them.
+        unawaited: the instructions that have used what such a load was still to bring.
         products: each warp's products (wgmma).
         unfenced: the registers that each warp has written since its last wgmma.fence, and the PTX
             line that wrote them: see `triton_ext.emulator.decode.register_fences`.
@@ -385,6 +401,7 @@ class Cta:
         self.mbarriers: dict[int, MBarrier] = {}
         self.in_flight: dict[int, set[Register]] = {}
         self.arriving: dict[int, list[Arrival]] = {}
+        self.unawaited: set[Instruction] = set()
         self.products: defaultdict[int, WarpProducts] = defaultdict(WarpProducts)
         self.unfenced: dict[int, dict[Register | str, str]] = {}
         self.bulk_groups: defaultdict[int, BulkGroups] = defaultdict(BulkGroups)
@@ -466,6 +483,11 @@ class Cta:
         """The agent of the TMA unit for the copies that a barrier tracks."""
         channel = self._channels.setdefault(barrier, len(self._channels) % TMA_CHANNELS)
         return self.unit_agent("tma") + channel
+
+    @property
+    def channels(self) -> int:
+        """The number of mbarriers that have tracked its copies."""
+        return len(self._channels)
 
     def warpgroup_agent(self, warp: int) -> int:
         """The agent of the asynchronous products of a warp's warpgroup."""

@@ -256,6 +256,7 @@ def signal(cta: Cta, address: int, size: int, clock: Clock, unit: int) -> None:
     barrier = find(cta, address)
     if cta.machine.observer is not None:
         cta.machine.observer.brings(cta, address >> RANK_SHIFT, barrier, barrier.phase)
+        cta.machine.observer.counts(barrier, "complete", None, size)
     barrier.signals[unit] = int(clock.seen[unit]), barrier.phase
     barrier.complete_tx(size, clock)
     cta.machine.progress += 1
