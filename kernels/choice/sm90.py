@@ -32,8 +32,7 @@ FP32_CYCLES, CLOCK = 240, 1.75e9
 """What a warpgroup that adds up sums waits for them, besides its own instructions, and the clock of
 that, Hz: by ``benchmarks.fit --promoted``."""
 MOST_SEGMENTS = 3
-"""Parts of a tile's columns with one fp32 scale each: of 11, 4096x7168x16384 took 1.6 times as long
-as with one scale for all (H100)."""
+"""Parts of a tile's columns with one fp32 scale each, where one consumer makes it."""
 SHARED_ROWS = 128
 """Rows of a tile that two consumers may share."""
 PINGPONG_K = {1: 6144, 2: 2048, 4: 2048}
@@ -60,17 +59,25 @@ def _in_fp32(specs: Iterable[KernelSpec]) -> Iterator[KernelSpec]:
             whole = tile.rows == SHARED_ROWS
             shared = replace(tile, consumers=2, pingpong=False) if whole else tile
             for each in (tile, shared):
-                if may_accumulate_in_fp32(product, each) and _has_few_scales(product, each):
+                if may_accumulate_in_fp32(product, each) and _suits_scales(product, each):
                     found[KernelSpec.unchecked(product, spec.epilogue, each)] = None
     return iter(found)
 
 
-def _has_few_scales(product: ProductSpec, tile: Sm90Tile) -> bool:
-    """Whether a thread has few fp32 scales of columns for each product of tiles, if any: it loads
-    each, and multiplies it with those of its rows.
+def _suits_scales(product: ProductSpec, tile: Sm90Tile) -> bool:
+    """Whether a tile is one that is worth its fp32 scales, if there are any.
+
+    Where a scale is that of 128 columns, those of a tile should be one block: each further part,
+    and each column with a scale of its own, is a product for each sum. Of ten tiles, the one of
+    128 x 128 that two consumers share was the fastest in four of four problems of 4096 rows; those
+    that the model preferred took up to 1.7 times as long (H100, ``benchmarks.experts --only
+    tiles``).
     """
     right = product.scale_rows[0 if tile.swap_ab else 1]
-    return right < FP32_SCALE_BLOCK or segments(tile) <= MOST_SEGMENTS
+    if max(product.scale_rows) < FP32_SCALE_BLOCK or tile.consumers == 1:
+        return right < FP32_SCALE_BLOCK or segments(tile) <= MOST_SEGMENTS
+    whole = (tile.rows, tile.columns) == (SHARED_ROWS, FP32_SCALE_BLOCK)
+    return right == FP32_SCALE_BLOCK and whole and not tile.pingpong
 
 
 def table_of(specs: Iterable[KernelSpec], product: ProductSpec) -> Table:
