@@ -7,7 +7,7 @@ measures (`tuning`, `tuned`) and what launches (`launches`) are what the kernels
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from triton_ext.kernels.choice.choose import choose_config, with_epilogue
-from triton_ext.kernels.element_types import Major
+from triton_ext.kernels.element_types import ELEMENT_TYPES, Major
 from triton_ext.kernels.epilogue import ACTIVATIONS, EpilogueSpec
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.call import Call
@@ -38,6 +38,12 @@ from triton_ext.ops.rule import is_batch_invariant, rule
 from triton_ext.ops.scales import fp32_scales
 from triton_ext.ops.tuned import Problem, Tuned, lookup
 from triton_ext.ops.types import FP8_TYPES, OUTPUT_NAMES, operand_name
+
+COPY_SECONDS, COPIED_BYTES_PER_SECOND = 2e-6, 1.6e12
+"""What a copy takes for its launch, and how fast it is (H200, ``benchmarks.matmul --classes "off
+8"``)."""
+TORCHS_FLOPS = 330e12
+"""The rate of torch's products of rows that TMA cannot read, where they are large (there)."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,22 @@ def _sizes_of_groups(call: Call, groups: str) -> tuple[int, ...]:
     return count, max(1, m), max(1, n)
 
 
+def copies_outweigh(problem: Problem, copies: Collection[str], new_rows: bool) -> bool:
+    """Whether the copies that TMA needs take longer than torch's own product of 16 bits, about.
+
+    Args:
+        copies: as in `Description`.
+        new_rows: whether the output is copied out of longer rows.
+    """
+    sizes = {"a": problem.m * problem.k, "b": problem.k * problem.n}
+    elements = [size for name, size in sizes.items() if name in copies]
+    elements += [problem.m * problem.n] if new_rows else []
+    copying = len(elements) * COPY_SECONDS
+    copying += 2 * problem.batch * sum(elements) / COPIED_BYTES_PER_SECOND
+    flops = 2 * problem.batch * problem.m * problem.n * problem.k
+    return copying > flops / TORCHS_FLOPS
+
+
 def _depth_of(call: Call) -> int:
     """The elements of K for which a configuration is chosen: of groups of K, a group's."""
     k: int = call.b.shape[-2]
@@ -199,6 +221,14 @@ def planned(description: Description, config: KernelSpec | None = None) -> Produ
         problem.check(config, found.gpu.arch)
         product = replace(config.product, **{"fp32_accumulation": False, **found.added})
         config = KernelSpec(product, found.applied, config.tile)
+    torchs = (
+        found.gpu.index is not None  # torch's kernels are on the host where a GPU is emulated
+        and not found.added
+        and problem.product.out_type is None
+        and problem.element_type in ELEMENT_TYPES
+        and not is_batch_invariant()
+        and copies_outweigh(problem, found.copies, found.memory is not found.shape)
+    )
     return ProductPlan(
         PreparedLaunch(found.gpu, config, found.views, problem.k, found.steps),
         found.gpu.index,
@@ -209,7 +239,7 @@ def planned(description: Description, config: KernelSpec | None = None) -> Produ
         found.late,
         found.out_size,
         found.reads,
-        torch_is_faster=tuned is not None and tuned.torch_is_faster,
+        torch_is_faster=torchs if tuned is None else tuned.torch_is_faster,
         groups=found.added.get("groups"),
     )
 

@@ -64,7 +64,8 @@ class ProductPlan:
         out_size: how many bytes of memory out lies in, if that is given.
         reads: the tensors that out must not overlap.
         linear: whether b is given as its transpose.
-        torch_is_faster: whether torch's own product was measured to be faster.
+        torch_is_faster: whether torch's own product was measured to be faster, or must be, as the
+            kernel needs copies.
         groups: what groups divide, if there are groups.
         plain: whether the launch alone makes it, on the tensors as they are.
         strides: of the output's memory.
