@@ -11,7 +11,7 @@ import contextlib
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -122,6 +122,7 @@ class EmulatedGpu:
         block: tuple[int, int, int] | None = None,
         cubin: bytes | None = None,
         ttgir: Path | None = None,
+        variables: Mapping[str, int] | None = None,
     ) -> None:
         """Run a kernel to its end.
 
@@ -129,6 +130,7 @@ class EmulatedGpu:
             block: the threads of a block; None if the PTX says it.
             cubin: what ptxas made of it, if that is known; for its time.
             ttgir: what the PTX was made of, for the names of its buffers.
+            variables: where the module's variables are, if they outlive the launch.
         """
         if self.peers is not None:
             self.peers.admit(self.device, memory)
@@ -145,6 +147,7 @@ class EmulatedGpu:
             check_layouts=self.check_layouts,
             check_races=self.check_races,
             check_empty=self.check_empty,
+            variables=variables,
         )
         if self.peers is not None:
             launch = self.peers.place(self.device, launch)
