@@ -570,6 +570,39 @@ def current_gpu() -> EmulatedGpu:
     return gpu
 
 
+def emulated_gpus(
+    arch: Any,
+    *,
+    devices: int | None = None,
+    time: Any = None,
+    values: bool = True,
+    max_steps: int = MAX_STEPS,
+    timeout: float | None = None,
+    **settings: Any,
+) -> list[EmulatedGpu]:
+    """The GPUs that `emulate` enters; its arguments, of which `settings` are those of `EmulatedGpu`.
+
+    Raises:
+        LayoutError, LaunchError: see `emulate`.
+    """
+    limits, arch = Limits(max_steps, timeout), architecture(arch)
+    schedule = settings.get("schedule", "eager")
+    clock = None if time in (None, False) else clock_of(time, arch, values)
+    if clock is not None and schedule != "eager":
+        raise LaunchError(f"schedule {schedule!r}: time is predicted with the eager schedule alone")
+    if clock is None and not values:
+        raise LaunchError("values=False is for predicting time: give time=, too")
+    if devices is not None and not (type(devices) is int and 1 <= devices <= MAX_DEVICES):
+        raise LaunchError(f"devices = {devices!r}: must be in [1, {MAX_DEVICES}]")
+    if devices is not None and clock is not None:
+        raise LaunchError("time is predicted of one GPU: leave devices= out")
+    Schedule(schedule, settings.get("seed", 0))
+    return [
+        EmulatedGpu(arch, limits=limits, clock=clock, device=device, **settings)
+        for device in range(devices or 1)
+    ]
+
+
 @overload
 def emulate(
     arch: Any = "sm_100", *, devices: int, **options: Any
@@ -641,24 +674,12 @@ def emulate(
     from triton_ext.emulator.host.torch_cuda import MarkedEmpty, Redirected, cuda_on_the_host
 
     end_quietly()
-    limits = Limits(max_steps, timeout)
-    arch = architecture(arch)
-    clock = None if time in (None, False) else clock_of(time, arch, values)
-    if clock is not None and schedule != "eager":
-        raise LaunchError(f"schedule {schedule!r}: time is predicted with the eager schedule alone")
-    if clock is None and not values:
-        raise LaunchError("values=False is for predicting time: give time=, too")
-    if devices is not None and not (type(devices) is int and 1 <= devices <= MAX_DEVICES):
-        raise LaunchError(f"devices = {devices!r}: must be in [1, {MAX_DEVICES}]")
-    if devices is not None and clock is not None:
-        raise LaunchError("time is predicted of one GPU: leave devices= out")
-    gpus = [
-        EmulatedGpu(
-            arch, schedule, seed, observer, idle, buffers, limits, check_layouts, check_races,
-            check_empty, check_views, clock=clock, device=device,
-        )
-        for device in range(devices or 1)
-    ]  # fmt: skip
+    gpus = emulated_gpus(
+        arch, devices=devices, schedule=schedule, seed=seed, observer=observer, idle=idle,
+        buffers=buffers, max_steps=max_steps, timeout=timeout, check_layouts=check_layouts,
+        check_races=check_races, check_empty=check_empty, check_views=check_views, time=time,
+        values=values,
+    )  # fmt: skip
     order = Schedule(schedule, seed)
 
     def modes() -> contextlib.ExitStack:
