@@ -159,6 +159,11 @@ nvmlSystemGetCudaDriverVersion_v2(o4)
 """
 """The functions, in the notation above (CUDA Driver API and NVML API references, CUDA 13.0)."""
 
+_CALLED_FOR = {
+    "_transfer": "cuMemcpy", "_load": "cuModuleLoadData", "_register": "cuMemHostRegister",
+    "_unregister": "cuMemHostUnregister", "_launch": "cuLaunchKernel",
+}  # fmt: skip
+"""What of CUDA's calls a function that is none of CUDA's, for what the user is told."""
 _PARTS = re.compile(r"(?P<kind>[iuqsSobacv])(?P<number>\d*)(?::(?P<count>\d+)(?P<less>-\d+)?)?")
 _TYPES = {"i": "int", "u": "unsigned", "q": "uint64_t", "s": "const char *"}
 _VERSION = re.compile(r"_v\d+$")
@@ -194,6 +199,11 @@ class Function:
     number: int
     name: str
     parameters: tuple[Parameter, ...]
+
+    @property
+    def public_name(self) -> str:
+        """What a program knows it by."""
+        return _CALLED_FOR.get(self.name, self.name)
 
     @property
     def handler(self) -> str:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 
@@ -48,21 +49,29 @@ def build() -> Path:
     _compile(found, folder, DRIVER, driver_source(files))
     for name, kept in _NAMES.items():
         (folder / name).symlink_to(kept)
-    for major in MAJORS:
-        name = f"libcudart.so.{major}"
-        (folder / "versions").write_text(f"{name} {{ global: cuda*; __cuda*; local: *; }};")
-        _compile(
-            found, folder, name, runtime_source(files), f"-DMAJOR={major}", str(folder / DRIVER),
-            "-Wl,-rpath,$ORIGIN", f"-Wl,--version-script={folder / 'versions'}",
-        )  # fmt: skip
+    runtime = runtime_source(files)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda major: _compile_runtime(found, folder, major, runtime), MAJORS))
     return folder
 
 
+def _compile_runtime(compiler: str, folder: Path, major: int, source: str) -> None:
+    """The runtime library of a release; its symbols have the version that programs ask for."""
+    name = f"libcudart.so.{major}"
+    versions = folder / f"{name}.versions"
+    versions.write_text(f"{name} {{ global: cuda*; __cuda*; local: *; }};", encoding="utf-8")
+    _compile(
+        compiler, folder, name, source, f"-DMAJOR={major}", str(folder / DRIVER),
+        "-Wl,-rpath,$ORIGIN", f"-Wl,--version-script={versions}",
+    )  # fmt: skip
+
+
 def _compile(compiler: str, folder: Path, name: str, source: str, *options: str) -> None:
-    (folder / "source.c").write_text(source, encoding="utf-8")
+    code = folder / f"{name}.c"
+    code.write_text(source, encoding="utf-8")
     command = [
-        compiler, "-shared", "-fPIC", "-O1", "-w", "-pthread", "-fvisibility=hidden",
-        f"-Wl,-soname,{name}", "-o", str(folder / name), str(folder / "source.c"), *options,
+        compiler, "-shared", "-fPIC", "-O0", "-w", "-pthread", "-fvisibility=hidden",
+        f"-Wl,-soname,{name}", "-o", str(folder / name), str(code), *options,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -42,9 +42,6 @@ _HEADER, _ANSWER = struct.Struct("<II"), struct.Struct("<III")
 _NULL = (1 << 64) - 1
 _ENDED = 1_000_000
 """A status that ends the program."""
-_NOT_SUPPORTED = 801
-_QUIET = {1, 100, 101, 201, 400, 500, 600}
-"""Errors that programs provoke to find out what is there: told of only if there is more to say."""
 
 
 def _arguments(function: Function, data: bytes) -> list[Any]:
@@ -123,7 +120,7 @@ class _Client:
         except CudaError as error:
             status = error.status
             if error.why:
-                tell(f"{function.name.lstrip('_')}: {error.why}")
+                tell(f"{function.public_name}: {error.why}")
         except EmulationError as error:
             fault(error)
             status = _ENDED

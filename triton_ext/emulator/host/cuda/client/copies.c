@@ -2,6 +2,7 @@
    memory that was allocated, and the bytes are moved here. */
 
 #include "client.h"
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -147,12 +148,27 @@ FILL(8, unsigned char)
 FILL(16, unsigned short)
 FILL(32, unsigned)
 
+/* Whether memory is a thread's stack, which is in use while it would be replaced. */
+static int on_stack(uint64_t first, size_t size) {
+    pthread_attr_t attributes;
+    void *low = NULL;
+    size_t whole = 0;
+    if (pthread_getattr_np(pthread_self(), &attributes)) return 0;
+    pthread_attr_getstack(&attributes, &low, &whole);
+    pthread_attr_destroy(&attributes);
+    return first + size > (uint64_t)low && first < (uint64_t)low + whole;
+}
+
 /* Memory of the program that the GPU is to reach: its pages are replaced by pages of the memory
    that the server maps, at the same addresses, with the same contents. */
 EXPORT CUresult cuMemHostRegister_v2(void *address, size_t size, unsigned flags) {
     if (!address || !size) return INVALID_VALUE;
     uint64_t page = sysconf(_SC_PAGESIZE), first = (uint64_t)address & -page, offset;
     size_t whole = (((uint64_t)address + size + page - 1) & -page) - first;
+    if (on_stack(first, whole)) {
+        complain("cuMemHostRegister", "memory of the stack cannot be registered here: use the heap");
+        return NOT_SUPPORTED;
+    }
     CUresult status = _register(&offset, first, whole);
     if (status != SUCCESS) return status;
     int file;

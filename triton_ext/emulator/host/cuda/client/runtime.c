@@ -43,7 +43,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, u
                              int *found);
 int cuStandInHas(uint64_t address);
 
-enum { INVALID_SYMBOL = 13, INVALID_DIRECTION = 21, INVALID_FUNCTION = 98 };
+enum { INVALID_CONFIGURATION = 9, INVALID_SYMBOL = 13, INVALID_DIRECTION = 21, INVALID_FUNCTION = 98 };
 enum { TO_DEVICE = 1, TO_HOST = 2 }; /* cudaMemcpyKind */
 
 static __thread CUresult last;
@@ -210,11 +210,13 @@ static CUresult launched(const void *function, struct dim3 g, struct dim3 b, voi
     uint64_t kernel;
     CUresult status = kernel_of(&kernel, function);
     if (status != SUCCESS) return noted(status);
-    if (!g.x || !g.y || !g.z || !b.x || !b.y || !b.z) return noted(9); /* InvalidConfiguration */
-    return noted(cooperative ? cuLaunchCooperativeKernel(kernel, g.x, g.y, g.z, b.x, b.y, b.z,
-                                                         shared, stream, arguments)
-                             : cuLaunchKernel(kernel, g.x, g.y, g.z, b.x, b.y, b.z, shared, stream,
-                                              arguments, NULL));
+    status = cooperative ? cuLaunchCooperativeKernel(kernel, g.x, g.y, g.z, b.x, b.y, b.z, shared,
+                                                     stream, arguments)
+                         : cuLaunchKernel(kernel, g.x, g.y, g.z, b.x, b.y, b.z, shared, stream,
+                                          arguments, NULL);
+    int legal = g.x && g.y && g.z && b.x && b.y && b.z && g.y < 65536 && g.z < 65536 &&
+                b.z <= 64 && (uint64_t)b.x * b.y * b.z <= 1024;
+    return noted(status == INVALID_VALUE && !legal ? INVALID_CONFIGURATION : status);
 }
 
 EXPORT CUresult cudaLaunchKernel(const void *function, struct dim3 grid, struct dim3 block,
