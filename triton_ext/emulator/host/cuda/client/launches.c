@@ -242,3 +242,35 @@ EXPORT CUresult cuStreamAddCallback(void *stream, void (*function)(void *, CUres
     function(stream, SUCCESS, data);
     return SUCCESS;
 }
+
+/* The linker: of one input, which is what it makes; nothing here could join several. */
+struct linking {
+    char *image;
+    size_t size;
+};
+EXPORT CUresult cuLinkCreate_v2(unsigned count, int *options, void **values, void **state) {
+    *state = calloc(1, sizeof(struct linking));
+    return *state ? connected() : OUT_OF_MEMORY;
+}
+EXPORT CUresult cuLinkAddData_v2(struct linking *state, int kind, const void *data, size_t size,
+                                 const char *name, unsigned count, int *options, void **values) {
+    if (state->image) {
+        complain("cuLinkAddData", "more than one input: PTX that must be linked is not modelled");
+        return NOT_SUPPORTED;
+    }
+    state->image = calloc(1, size + 1);
+    if (!state->image) return OUT_OF_MEMORY;
+    memcpy(state->image, data, state->size = size);
+    return SUCCESS;
+}
+EXPORT CUresult cuLinkComplete(struct linking *state, void **image, size_t *size) {
+    if (!state->image) return INVALID_VALUE;
+    *image = state->image;
+    if (size) *size = state->size;
+    return SUCCESS;
+}
+EXPORT CUresult cuLinkDestroy(struct linking *state) {
+    free(state->image);
+    free(state);
+    return SUCCESS;
+}
