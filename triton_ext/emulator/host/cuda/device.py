@@ -115,6 +115,8 @@ class Device:
     def cuDeviceComputeCapability(self, device: int) -> Sequence[Any]:
         return divmod(self.gpu.arch, 10)
 
+    nvmlDeviceGetCudaComputeCapability = cuDeviceComputeCapability
+
     def cuMemGetInfo(self) -> Sequence[Any]:
         return SIZE - self.heap.used, SIZE
 
@@ -256,7 +258,7 @@ class Device:
         program = found.program
         numbers = _LAUNCH.unpack(configuration)
         grid, block, dynamic, cluster = numbers[:3], numbers[3:6], numbers[6], numbers[7:10]
-        self._allowed(found, dynamic, cluster)
+        self._allowed(function, dynamic, cluster)
         values = [
             parameters[each.offset : each.offset + each.variable.bytes]
             for each in program.parameters
@@ -276,9 +278,10 @@ class Device:
             raise CudaError(_INVALID_VALUE, f"{found.name}: {error}") from None
         return ()
 
-    def _allowed(self, function: Function, dynamic: int, cluster: Sequence[int]) -> None:
+    def _allowed(self, handle: int, dynamic: int, cluster: Sequence[int]) -> None:
         """Raise CudaError for what a kernel must have asked for."""
-        most = self.cuFuncGetAttribute(_DYNAMIC, next(n for n, f in self._functions.items() if f is function))[0]
+        function = self._function(handle)
+        (most,) = self.cuFuncGetAttribute(_DYNAMIC, handle)
         if dynamic > most:
             raise CudaError(
                 _INVALID_VALUE,
