@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from triton_ext.commands.common import say
+from triton_ext.errors import LayoutError
 
 if TYPE_CHECKING:
     from triton_ext.emulator.errors import EmulationError
@@ -80,7 +81,7 @@ def run_foreign(script: str, kind: Kind, arguments: Sequence[str], gpu: Emulated
     Raises:
         EmulationError: what a kernel does wrong; the program has ended then.
         SystemExit: the program ends with another exit status than 0.
-        LayoutError: there is no compiler, or it fails.
+        click.UsageError: there is no compiler, or it fails.
     """
     from triton_ext.emulator.host.cuda.nvcc import compile_source
     from triton_ext.emulator.host.cuda.server import run_program
@@ -88,14 +89,17 @@ def run_foreign(script: str, kind: Kind, arguments: Sequence[str], gpu: Emulated
     faults: list[EmulationError] = []
     with tempfile.TemporaryDirectory(prefix="triton-ext-") as folder:
         program = script if os.sep in script else os.path.join(os.curdir, script)
-        if kind is Kind.CUDA:
-            program = str(compile_source(Path(script), gpu.arch, Path(folder)))
-        status = run_program(
-            [program, *arguments],
-            gpu,
-            lambda text: say(f"triton-ext: {text}", err=True),
-            faults.append,
-        )
+        try:
+            if kind is Kind.CUDA:
+                program = str(compile_source(Path(script), gpu.arch, Path(folder)))
+            status = run_program(
+                [program, *arguments],
+                gpu,
+                lambda text: say(f"triton-ext: {text}", err=True),
+                faults.append,
+            )
+        except LayoutError as error:
+            raise click.UsageError(str(error)) from None
     if faults:
         raise faults[0].with_traceback(None)
     if status:
