@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import shutil
 import subprocess
@@ -107,7 +108,11 @@ def test_what_is_refused_has_its_error_and_a_reason(run, mode, out, said):
     [
         (b"\x7fELF" + bytes(60), 209, "-gencode arch=compute_90a,code=compute_90a"),
         (b".version 8.7\n.target sm_100a\n.address_size 64\n", 209, "which sm_90 does not run"),
-        (b".version 8.0\n.target sm_90\n.global .u64 at = nothing;\n", 218, "initializer 'nothing'"),
+        (
+            b".version 8.0\n.target sm_90\n.global .u64 at = nothing;\n",
+            218,
+            "initializer 'nothing'",
+        ),
     ],
 )
 def test_an_image_that_cannot_run(run, tmp_path, image, status, said):
@@ -214,7 +219,7 @@ def test_allocations_are_apart(steps):
             else:
                 rooms.append(heap.allocate(size))
         ordered = sorted(rooms, key=lambda room: room.start)
-        for room, after in zip(ordered, ordered[1:], strict=False):
+        for room, after in itertools.pairwise(ordered):
             assert room.end + ALIGNMENT <= after.start
         for room in rooms:
             assert heap.find(room.end - 1) is room

@@ -580,7 +580,7 @@ def emulated_gpus(
     timeout: float | None = None,
     **settings: Any,
 ) -> list[EmulatedGpu]:
-    """The GPUs that `emulate` enters; its arguments, of which `settings` are those of `EmulatedGpu`.
+    """The GPUs that `emulate` enters, of its arguments; `settings` are those of `EmulatedGpu`.
 
     Raises:
         LayoutError, LaunchError: see `emulate`.

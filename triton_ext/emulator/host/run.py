@@ -20,8 +20,8 @@ from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Sch
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.block import Launch
-from triton_ext.emulator.state.storage import Storage
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
+from triton_ext.emulator.state.storage import Storage
 from triton_ext.emulator.state.tensor_map_memory import encode
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK

@@ -28,7 +28,7 @@ _MOST_DEVICE, _MOST_FUNCTION = 147, 15
 
 
 def device_attribute(number: int, arch: int) -> int | None:
-    """A ``CUdevice_attribute``; 0 for what the emulated GPU does not have, None for no attribute."""
+    """A ``CUdevice_attribute``; 0 for what the GPU does not have, None for no attribute."""
     if not 1 <= number <= _MOST_DEVICE:
         return None
     return {

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.counting import Event
 from triton_ext.emulator.host.cuda import attributes
-from triton_ext.emulator.host.cuda.heap import DEVICE, HOST, MANAGED, SIZE, START, Heap, Room
+from triton_ext.emulator.host.cuda.heap import DEVICE, HOST, MANAGED, SIZE, Heap, Room
 from triton_ext.emulator.host.cuda.modules import Loaded, load
 from triton_ext.emulator.host.cuda.reached import ProgramMemory
 from triton_ext.emulator.host.cuda.status import CudaError
@@ -28,7 +27,11 @@ from triton_ext.emulator.host.driver import EmulatedGpu
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.state.tensor_map_memory import encode
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.architecture import resident_clusters, MULTIPROCESSORS
+from triton_ext.hardware.architecture import (
+    MULTIPROCESSORS,
+    SHARED_MEMORY_PER_SM,
+    resident_clusters,
+)
 from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import (
     DataType,
@@ -227,7 +230,9 @@ class Device:
             static = found.program.storage.static_smem_bytes
             most = attributes.device_attribute(97, self.gpu.arch) or 0
             if not 0 <= value <= most - static:
-                why = f"{value} bytes of dynamic shared memory: with the {static} static ones at most"
+                why = (
+                    f"{value} bytes of dynamic shared memory: with the {static} static ones at most"
+                )
                 raise CudaError(_INVALID_VALUE, f"{why} {most}")
         found.given[attribute] = value
         return ()
@@ -246,7 +251,7 @@ class Device:
     def cuOccupancyAvailableDynamicSMemPerBlock(
         self, function: int, blocks: int, threads: int
     ) -> Sequence[Any]:
-        each = attributes.SHARED_MEMORY_PER_SM // max(blocks, 1) - attributes.RESERVED_SHARED_MEMORY
+        each = SHARED_MEMORY_PER_SM // max(blocks, 1) - attributes.RESERVED_SHARED_MEMORY
         return (max(0, each - self._function(function).program.storage.static_smem_bytes),)
 
     def clusters(self, function: int, blocks: int) -> Sequence[Any]:
@@ -285,8 +290,8 @@ class Device:
         if dynamic > most:
             raise CudaError(
                 _INVALID_VALUE,
-                f"{function.name}: {dynamic} bytes of dynamic shared memory, and {most} are allowed:"
-                " set cudaFuncAttributeMaxDynamicSharedMemorySize",
+                f"{function.name}: {dynamic} bytes of dynamic shared memory, and {most} are"
+                " allowed: set cudaFuncAttributeMaxDynamicSharedMemorySize",
             )
         if math.prod(cluster) > _PORTABLE_CLUSTER and not function.given.get(_NON_PORTABLE):
             raise CudaError(
@@ -357,7 +362,8 @@ class Device:
     def transfer(self, *numbers: int) -> Sequence[Any]:
         """Whether rows of bytes may be copied; or filled, if they come from address 0."""
         width, height, depth = numbers[6:]
-        for what, (address, row, plane) in zip(("a write", "a read"), (numbers[:3], numbers[3:6])):
+        for what, end in (("a write", numbers[:3]), ("a read", numbers[3:6])):
+            address, row, plane = end
             if address or what == "a write":
                 whole = (depth - 1) * plane + (height - 1) * row + width
                 self.heap.check(address, whole, what)
@@ -459,7 +465,7 @@ class Device:
             kind, address, _words(dims, 8), _words(strides, 8), _words(box, 4), _words(steps, 4),
             (interleave, swizzle, promotion, fill),
         )  # fmt: skip
-        return (made if isinstance(made, bytes) else encode(made),)
+        return (encode(made),)
 
     def cuTensorMapEncodeIm2col(self, kind: int, rank: int, address: int, *rest: Any) -> Any:
         dims, strides, lower, upper, channels, pixels, steps, *modes = rest
@@ -467,11 +473,11 @@ class Device:
             kind, address, _words(dims, 8), _words(strides, 8), (channels, *(1,) * (rank - 1)),
             _words(steps, 4), modes,
         )  # fmt: skip
-        corners = (
+        low, high = (
             tuple(n - (1 << 32) * (n >> 31) for n in _words(each, 4)) for each in (lower, upper)
         )
         try:
-            return (encode(Im2colMap(tensor, *corners, pixels)),)
+            return (encode(Im2colMap(tensor, low, high, pixels)),)
         except LayoutError as error:
             raise CudaError(_INVALID_VALUE, str(error)) from None
 

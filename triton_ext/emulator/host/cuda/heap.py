@@ -156,7 +156,9 @@ class Heap:
 
     def freed(self, address: int) -> Room | None:
         """What an address was in, before it was freed."""
-        return next((each for each in reversed(self._freed) if each.start <= address < each.end), None)
+        return next(
+            (each for each in reversed(self._freed) if each.start <= address < each.end), None
+        )
 
     def overlapping(self, start: int, size: int) -> list[Room]:
         """The allocations that have bytes of a range."""

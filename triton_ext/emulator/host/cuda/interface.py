@@ -232,7 +232,8 @@ def _argument(at: int, parameter: Parameter) -> str:
     if parameter.kind == "s":
         return f"put_bytes(p{at}, p{at} ? strlen(p{at}) : 0);"
     if parameter.kind == "a":
-        return f"put_bytes(p{at}, (p{parameter.count} {parameter.less or '- 0'}) * {parameter.number}ul);"
+        count = f"(p{parameter.count} - {-parameter.less})"
+        return f"put_bytes(p{at}, {count} * {parameter.number}ul);"
     if parameter.kind == "b":
         return f"put_bytes(p{at}, p{parameter.number});"
     return "" if parameter.is_result else f"put((uint64_t)p{at});"
@@ -244,7 +245,11 @@ def _result(at: int, parameter: Parameter) -> str:
         return f"*(const char **)p{at} = take_text();"
     if parameter.kind == "c":
         return f"take_sized(p{at}, p{parameter.number});"
-    return f"take_sized(p{at}, {_MOST});" if parameter.kind == "v" else f"take(p{at}, {parameter.number});"
+    return (
+        f"take_sized(p{at}, {_MOST});"
+        if parameter.kind == "v"
+        else f"take(p{at}, {parameter.number});"
+    )
 
 
 def _declared() -> Iterator[str]:
@@ -276,7 +281,9 @@ def _named_errors(function: str, names: Mapping[int, str], missing: str) -> str:
     cases = " ".join(f"case {n}: {keep.format(_quoted(name))}" for n, name in names.items())
     kind, end = ("CUresult", "return 0;") if through else ("const char *", f"return {missing};")
     default = f"default: *text = 0; return {missing};" if through else ""
-    return f"EXPORT {kind} {function}({parameters}) {{ switch (error) {{ {cases} {default} }} {end} }}"
+    return (
+        f"EXPORT {kind} {function}({parameters}) {{ switch (error) {{ {cases} {default} }} {end} }}"
+    )
 
 
 def _quoted(text: str) -> str:
@@ -290,7 +297,9 @@ def _exported(text: str) -> set[str]:
     for bits in re.findall(r"^FILL\((\d+)", text, re.MULTILINE):
         found |= {f"cuMemsetD{bits}_v2", f"cuMemsetD{bits}Async"}
         found |= {f"cuMemsetD2D{bits}_v2", f"cuMemsetD2D{bits}Async"}
-    return {each for each in found if each.startswith(("cu", "__cuda", "nvml")) and "##" not in each}
+    return {
+        each for each in found if each.startswith(("cu", "__cuda", "nvml")) and "##" not in each
+    }
 
 
 def _further(own: set[str], names: set[str]) -> Iterator[str]:
@@ -305,7 +314,8 @@ def _further(own: set[str], names: set[str]) -> Iterator[str]:
         versions = sorted(each for each in own if _VERSION.sub("", each) == plain)
         if plain in own or versions:
             function = plain if plain in own else versions[0]
-            yield f'EXPORT extern __typeof__({function}) {name} __attribute__((alias("{function}")));'
+            alias = f'__attribute__((alias("{function}")))'
+            yield f"EXPORT extern __typeof__({function}) {name} {alias};"
         else:
             yield f'EXPORT CUresult {name}(void) {{ return missing("{name}"); }}'
 
@@ -330,7 +340,9 @@ def driver_source(files: Mapping[str, str]) -> str:
     Args:
         files: the text of each file, by its name.
     """
-    parts = [files[f"{name}.c"] for name in ("connection", "contexts", "copies", "launches", "functions")]
+    parts = [
+        files[f"{name}.c"] for name in ("connection", "contexts", "copies", "launches", "functions")
+    ]
     launch = next(each.number for each in functions() if each.name == "_launch")
     made = [
         f"#define CALL_LAUNCH {launch}",
@@ -354,11 +366,14 @@ def runtime_source(files: Mapping[str, str]) -> str:
         files: as of `driver_source`.
     """
     errors = {n: e[1:] for n, e in ERRORS.items()} | RUNTIME_ERRORS
-    text = "\n".join(
-        (
-            '#include "client.h"', *_declared(), files["runtime.c"], files["runtime_devices.c"],
-            _named_errors("cudaGetErrorName", {n: e[0] for n, e in errors.items()}, '"cudaErrorUnknown"'),
-            _named_errors("cudaGetErrorString", {n: e[1] for n, e in errors.items()}, '"unknown error"'),
-        )
-    )  # fmt: skip
+    names, texts = ({n: e[column] for n, e in errors.items()} for column in (0, 1))
+    parts = (
+        '#include "client.h"',
+        *_declared(),
+        files["runtime.c"],
+        files["runtime_devices.c"],
+        _named_errors("cudaGetErrorName", names, '"cudaErrorUnknown"'),
+        _named_errors("cudaGetErrorString", texts, '"unknown error"'),
+    )
+    text = "\n".join(parts)
     return "\n".join([text, *_further(_exported(text), set(files["runtime_names.txt"].split()))])

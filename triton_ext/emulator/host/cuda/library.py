@@ -39,7 +39,9 @@ def build() -> Path:
     compiler = os.environ.get("CC", "cc")
     found = shutil.which(compiler) or shutil.which("gcc") or shutil.which("clang")
     if found is None:
-        rule = "there is no such C compiler; the stand-in for CUDA's driver is compiled on first use"
+        rule = (
+            "there is no such C compiler; the stand-in for CUDA's driver is compiled on first use"
+        )
         raise LayoutError("CC", compiler, f"{rule}: install gcc or clang, or let CC name one")
     _kept.append(tempfile.TemporaryDirectory(prefix="triton-ext-cuda-"))
     folder = Path(_kept[-1].name)

@@ -28,7 +28,9 @@ def compiler() -> Path:
     homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     package = importlib.util.find_spec("nvidia")
     roots = list(package.submodule_search_locations or ()) if package is not None else []
-    packaged = sorted((str(path) for root in roots for path in Path(root).glob("cu*")), reverse=True)
+    packaged = sorted(
+        (str(path) for root in roots for path in Path(root).glob("cu*")), reverse=True
+    )
     found = shutil.which("nvcc")
     kept = [Path(home) / "bin" / "nvcc" for home in (*homes, *packaged)]
     usable = [path for path in ([Path(found)] if found else []) + kept if path.is_file()]

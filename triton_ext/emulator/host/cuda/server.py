@@ -70,7 +70,11 @@ def _results(function: Function, values: Sequence[Any]) -> bytes:
     out = bytearray()
     for each, value in zip(places, [*values, *(0,) * (len(places) - len(values))], strict=True):
         if each.kind == "o":
-            data = value if isinstance(value, bytes) else (value & ((1 << 8 * each.number) - 1)).to_bytes(each.number, "little")
+            data = (
+                value
+                if isinstance(value, bytes)
+                else (value & ((1 << 8 * each.number) - 1)).to_bytes(each.number, "little")
+            )
             out += data
         else:
             data = value.encode() + b"\0" if isinstance(value, str) else value
