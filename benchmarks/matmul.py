@@ -1,7 +1,7 @@
 """The matmul kernels beside PyTorch's (cuBLAS), interleaved in one run on one Hopper GPU.
 
-    python -m benchmarks.matmul [--json FILE] [--rounds N] [--only NAME]
-    python -m benchmarks.matmul --random SEED [--number N] [--classes NAME...] [--fixed]
+    python -m benchmarks.matmul [--json FILE] [--rounds N] [--only NAME] [--best]
+    python -m benchmarks.matmul --random SEED [--number N] [--classes NAME...] [--fixed] [--best]
 
 The problems are a table of chosen ones, or drawn from classes that a seed alone decides
 (`benchmarks.problems.DRAWN`).
@@ -13,6 +13,9 @@ limit leaves. Host time is not in it (`python -m benchmarks.latency` is about th
 throughputs, to PyTorch's. "limit" is the fraction of what the tensor cores do at the clock seen
 meanwhile, or of the memory bandwidth (memory clock x bus width), whichever binds. What is launched
 is what `triton_ext.matmul` launches: `choose_config` and `launch_plan`.
+
+PyTorch launches the first algorithm that cuBLASLt's heuristic names. With --best the first 24 are
+timed, and the fastest three take part in the rounds, the best of which is a second baseline.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ from typing import Any
 
 import torch
 
+import triton_ext
 from benchmarks import harness
+from benchmarks.cublaslt import CublasLt
 from benchmarks.gpu_state import GpuState, Watch
 from benchmarks.harness import Row, Table
 from benchmarks.problems import (
@@ -62,6 +67,10 @@ GOAL, LOWEST = 0.97, 0.93
 """The goals for drawn problems: at most 2 % of the ratios below the one, none below the other."""
 ROUNDS = 8
 """How many rounds are replayed without a pause."""
+FINALISTS = 3
+"""How many of cuBLASLt's algorithms take part in the rounds."""
+MOST_ERROR = 1e-2
+"""What a product's error is at most, relative to the Frobenius norm: C has 16 bits."""
 SHORTEST_SECONDS = 0.3
 """How long a problem is replayed at least: NVML reads clock and power about every 100 ms."""
 MULTIPROCESSORS = 132
@@ -90,6 +99,16 @@ def kernel_launches(
         compiled[plan.grid](*calls[i % len(calls)], stream=stream)
 
     return launch
+
+
+def matmul_launches(sets: Sequence[Operands]) -> Callable[[int], None]:
+    """Launches what `triton_ext.matmul` does of input set i, copies of operands included."""
+
+    def product(i: int) -> None:
+        a, b, _ = sets[i % len(sets)]
+        triton_ext.matmul(a, b)
+
+    return product
 
 
 def torch_launches(
@@ -156,19 +175,56 @@ def checked(problem: Problem, launch: Callable[[int], None], operands: Operands)
     return error_of(problem, *operands)
 
 
-def measure(problem: Problem, rounds: int, state: GpuState) -> Row:
-    """One row: medians, ratio, the fraction of the limit, and the error."""
+def fastest_of_cublas(
+    problem: Problem, sets: Sequence[Operands], estimate: float, library: CublasLt
+) -> dict[str, Callable[[int], None]]:
+    """The `FINALISTS` fastest of the algorithms that cuBLASLt's heuristic names, by their places in
+    its list; a wrong product is an error.
+    """
+    launches = {f"cublas {i}": x for i, x in enumerate(library.launches(problem, sets))}
+    for name, launch in launches.items():
+        if not (error := checked(problem, launch, sets[0])) < MOST_ERROR:
+            raise AssertionError(f"{problem}, {name}: error {error}")
+    seconds = median_seconds(launches, estimate, len(sets), 1)
+    return {name: launches[name] for name in sorted(seconds, key=seconds.__getitem__)[:FINALISTS]}
+
+
+def measure(problem: Problem, rounds: int, state: GpuState, library: CublasLt | None) -> Row:
+    """One row: medians, ratio, the fraction of the limit, and the error; with a `library` the best
+    of its algorithms, too.
+    """
     sets = input_sets(problem)
     gpu = torch.cuda.get_device_properties()
     config = problem.config(gpu.multi_processor_count, model_of(gpu.name))
+    whole = problem.n % 8 == 0 == problem.k % 8
+    ours = kernel_launches(problem, config, sets) if whole else matmul_launches(sets)
     sides = {
-        "triton_ext": kernel_launches(problem, config, sets),
+        "triton_ext": ours,
         "torch": torch_launches(problem, sets),
     }
-    error = checked(problem, sides["triton_ext"], sets[0])
+    a, b, _ = sets[0]
+    error = (
+        checked(problem, ours, sets[0])
+        if whole
+        else error_of(problem, a, b, triton_ext.matmul(a, b))
+    )
     estimate = 2e-6 + max(problem.flops / 700e12, problem.bytes / 2.8e12)
+    if library is not None:
+        sides |= fastest_of_cublas(problem, sets, estimate, library)
     watch = Watch(state)
     seconds = median_seconds(sides, estimate, len(sets), rounds, watch, shortest=SHORTEST_SECONDS)
+    cublas = {name: seconds.pop(name) for name in [*seconds] if name.startswith("cublas")}
+    best = {}
+    if library is not None:
+        # torch's own launch is the first of the list, by another call.
+        name = min(cublas, key=cublas.__getitem__)
+        least = min(cublas[name], seconds["torch"])
+        best = {
+            "best_us": least * 1e6,
+            "best": name if least == cublas[name] else "torch",
+            "ratio_to_best": least / seconds["triton_ext"],
+            "cublas": library.version,
+        }
     clock = watch.clock_mhz * 1e6
     peak = FLOPS_PER_CLOCK[TYPES[problem.element_type].itemsize] * gpu.multi_processor_count * clock
     bandwidth = state.memory_bytes_per_second()
@@ -178,6 +234,7 @@ def measure(problem: Problem, rounds: int, state: GpuState) -> Row:
         **{f"{name}_us": value * 1e6 for name, value in seconds.items()},
         **{f"{name}_tflops": problem.flops / value / 1e12 for name, value in seconds.items()},
         "ratio": seconds["torch"] / seconds["triton_ext"],
+        **best,
         "limit": shortest / seconds["triton_ext"],
         "limited_by": "tensor cores" if problem.flops / peak == shortest else "memory",
         "clock_mhz": watch.clock_mhz,
@@ -192,8 +249,11 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values)))
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: Sequence[Mapping[str, Any]], ratio: str = "ratio") -> list[dict[str, Any]]:
     """Geometric mean and lowest of the ratios, for each type and class of shapes, and for all.
+
+    Args:
+        ratio: which one: "ratio", to torch's, or "ratio_to_best".
 
     Returns:
         Dictionaries with "type", "class" ("all" for all of them), "number", "geometric_mean",
@@ -204,7 +264,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for element_type in dict.fromkeys(row["type"] for row in rows):
         for shape_class in (*CLASSES, *DRAWN, "all"):
             ratios = [
-                row["ratio"]
+                row[ratio]
                 for row in rows
                 if row["type"] == element_type and shape_class in (row["class"], "all")
             ]
@@ -223,11 +283,11 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def print_summary(rows: Sequence[Mapping[str, Any]]) -> None:
+def print_summary(rows: Sequence[Mapping[str, Any]], ratio: str = "ratio") -> None:
     """`summary`."""
     limits = f"{f'< {GOAL}':>8}{f'< {LOWEST}':>8}"
     print(f"{'type':<6}{'class':<21}{'number':>6}{'mean':>8}{'lowest':>8}{limits}")
-    for line in summary(rows):
+    for line in summary(rows, ratio):
         print(
             f"{line['type']:<6}{line['class']:<21}{line['number']:>6}"
             f"{line['geometric_mean']:>8.3f}{line['lowest']:>8.3f}{line['below']:>8}"
@@ -242,6 +302,7 @@ TABLE = Table(
     ("ours", ">6.0f", "triton_ext_tflops"),
     ("torch TFLOP/s", ">14.0f", "torch_tflops"),
     ("ratio", ">7.3f", "ratio"),
+    ("to best", ">8.3f", "ratio_to_best"),
     ("limit", ">7.2f", "limit"),
     ("MHz", ">6.0f", "clock_mhz"),
     ("W", ">5.0f", "power_watts"),
@@ -297,6 +358,7 @@ def main() -> None:
     parser.add_argument(
         "--fixed", action="store_true", help="choose among the fixed set of kernels alone"
     )
+    parser.add_argument("--best", action="store_true", help="time cuBLASLt's other algorithms, too")
     arguments = parser.parse_args()
     fixed_kernels(arguments.fixed)
     listed = problems()
@@ -310,14 +372,19 @@ def main() -> None:
     print(f"{len(work)} kernels compiled in {time.perf_counter() - start:.1f} s")
     torch.manual_seed(0)
     state = GpuState()
-    rows = (measure(problem, arguments.rounds, state) for problem in chosen)
+    library = CublasLt() if arguments.best else None
+    rows = (measure(problem, arguments.rounds, state, library) for problem in chosen)
     command = "matmul"
     if arguments.random is not None:
         command += f" --random {arguments.random} --number {arguments.number}"
     if arguments.classes:
         command += f" --classes {shlex.join(arguments.classes)}"
-    command += " --fixed" * arguments.fixed
-    print_summary(harness.report(command, rows, TABLE, arguments.json))
+    command += " --fixed" * arguments.fixed + " --best" * arguments.best
+    found = harness.report(command, rows, TABLE, arguments.json)
+    print_summary(found)
+    if arguments.best:
+        print("of the best of cuBLASLt's algorithms:")
+        print_summary(found, "ratio_to_best")
 
 
 if __name__ == "__main__":

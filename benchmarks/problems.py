@@ -22,6 +22,17 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m
 LLAMA_8B = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
 """N, K of the projections of Llama-3 8B: q, k and v together; o; gate and up together; down."""
 LLAMA_70B = [(10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)]
+FAMILIES = {
+    "Mistral Small": (5120, 6144, 4096, 65536, 32768), "Yi 34B": (7168, 9216, 7168, 40960, 20480),
+    "Gemma 3 12B": (3840, 8192, 4096, 30720, 15360), "Phi-4": (5120, 7680, 5120, 35840, 17920),
+    "OLMo 2 13B": (5120, 15360, 5120, 27648, 13824), "SmolLM3": (2048, 3072, 2048, 22016, 11008),
+    "Falcon3": (3072, 5120, 3072, 46080, 23040), "Granite": (4096, 6144, 4096, 25600, 12800),
+    "GPT-OSS": (2880, 5120, 4096, 5760, 2880), "ViT-g": (1408, 4224, 1408, 6144, 6144),
+    "Whisper large": (1280, 3840, 1280, 5120, 5120), "DiT-XL": (1152, 3456, 1152, 4608, 4608),
+}  # fmt: skip
+"""Model families, of which no kernel was tuned on: the width, the columns of q, k and v together,
+the rows of o, the columns of the first layer of the MLP (gate and up together), the rows of its
+last (the models' published configurations)."""
 CLASSES = ("squares", "M <= 64", "64 < M < 4096", "M >= 4096")
 """The classes of shapes; squares (M = N = K) are in no other."""
 INPUT_BYTES, MOST_SETS = 200 << 20, 24
@@ -208,6 +219,31 @@ def _gradient(draw: random.Random) -> Problem:
     return Problem(m, n, k, "bf16", "MN", "MN", drawn_from="gradients, head")
 
 
+def _family(draw: random.Random) -> Problem:
+    """A projection of one of `FAMILIES`, the gradient of its input, or of its weight."""
+    width, qkv, o, up, down = draw.choice(list(FAMILIES.values()))
+    n, k = draw.choice(((qkv, width), (width, o), (up, width), (width, down)))
+    m = between(draw, 1, 8192)
+    which = draw.choice(("product", "input", "weight"))
+    if which == "product":
+        return Problem(m, n, k, drawn_from="families")
+    if which == "input":
+        return Problem(m, k, n, b_major="MN", drawn_from="families")
+    tokens = between(draw, 512, 16384, 8)
+    return Problem(n, k, tokens, "bf16", "MN", "MN", drawn_from="families")
+
+
+def _odd(draw: random.Random) -> Problem:
+    """N or K, or both, are no multiples of 8: rows that TMA cannot read or write."""
+    b_major = draw.choice(MAJORS)
+    n, k = (between(draw, 64, 8192, draw.choice((1, 2, 4, 8))) for _ in "nk")
+    if draw.random() < 0.25:
+        n, k = draw.choice((50257, 51866, 128257)), 8 * (k // 8)
+    if n % 8 == 0 == k % 8:
+        k += draw.randint(1, 7)
+    return Problem(between(draw, 1, 8192), n, k, b_major=b_major, drawn_from="off 8")
+
+
 def _fp8(draw: random.Random) -> Problem:
     n, k = draw.choice(((4608, 3584), (5120, 5120), (7168, 2048), (24576, 1536)))
     return Problem(between(draw, 16, 8192), n, k, "e4m3", drawn_from="e4m3")
@@ -245,6 +281,8 @@ DRAWN: Mapping[str, tuple[int, Callable[[random.Random], Problem]]] = {
     "gradients, head": (10, _gradient),
     "e4m3": (28, _fp8),
     "round": (0, _round),
+    "families": (0, _family),
+    "off 8": (0, _odd),
     "e4m3 promoted": (0, _promoted(_fp8, "e4m3 promoted")),
     "e4m3 random": (0, _any_fp8),
     "e4m3 random promoted": (0, _promoted(_any_fp8, "e4m3 random promoted")),
@@ -257,7 +295,9 @@ fp16 or bf16, every major-ness. *medium*: M from 96 to 1536, N and K from 2048 t
 models: 1 to 8192 tokens. *LoRA*: N or K is 16. *encoders*: ViT-H, BERT, GPT-2. *gradients, head*:
 of weights (both operands MN-major), and Llama's head of 128256 columns. *e4m3*: layers of models in
 fp8, or as *random*, K-major; *promoted*: without ``use_fast_accum``. *round*: M, N and K are 1, 3,
-5 or 7 times a power of two, from 256 to 16384, B of either major-ness.
+5 or 7 times a power of two, from 256 to 16384, B of either major-ness. *families*: projections of
+`FAMILIES`, 1 to 8192 tokens, and the gradients of their inputs and weights. *off 8*:
+N or K is no multiple of 8.
 """
 
 

@@ -26,7 +26,7 @@ from triton_ext.layouts.encodings import (
     SharedLinear,
     SwizzledShared,
 )
-from triton_ext.layouts.linear_layout import powers_below
+from triton_ext.layouts.gf2 import powers_below
 from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.module import Location, MlirModule, Operation
 from triton_ext.mlir.operations import subslice_offsets

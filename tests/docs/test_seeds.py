@@ -14,15 +14,10 @@ from documented_atoms import ATOMS, atom_id, row_major, subtiles
 
 from triton_ext import LayoutError, LinearLayout, NVMMAShared, nvmma_shared_to_linear_layout
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK, SHARED_MEMORY_PER_SM
-from triton_ext.hardware.banks import (
-    chunk_access,
-    matrix_access,
-    pick_atom,
-    register_matrix_access,
-    warp_access,
-)
+from triton_ext.hardware.banks import chunk_access, matrix_access, pick_atom, warp_access
 from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor, legal_n
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, derive_operand
+from triton_ext.hardware.register_access import register_matrix_access
 from triton_ext.hardware.smem_descriptor import SWIZZLE_CODES, SmemDescriptor, raw_fields
 from triton_ext.hardware.tensor_map import TensorSwizzle
 from triton_ext.hardware.tensor_memory import accumulator_layout, operand_a_layout

@@ -35,11 +35,10 @@ from triton_ext.hardware.banks import (
     global_runs,
     matrix_access,
     pick_atom,
-    register_access,
-    register_matrix_access,
     thread_layout,
     warp_access,
 )
+from triton_ext.hardware.register_access import register_access, register_matrix_access
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS
 

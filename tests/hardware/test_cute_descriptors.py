@@ -16,7 +16,7 @@ from triton_ext.hardware.operand import derive_operand
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
 from triton_ext.layouts.atoms import Swizzle, SwizzleAtom
 from triton_ext.layouts.cute import derive_steps
-from triton_ext.layouts.linear_layout import powers_below
+from triton_ext.layouts.gf2 import powers_below
 from triton_ext.ptx.folding import Folder
 from triton_ext.ptx.parse import parse_ptx
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.banks import (
-    register_access,
-    register_matrix_access,
-)
+from triton_ext.hardware.register_access import register_access, register_matrix_access
 from triton_ext.hardware.register_moves import plan_move
 from triton_ext.layouts.cluster import within_block
 from triton_ext.layouts.distributed import distributed_linear_layout

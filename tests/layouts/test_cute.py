@@ -21,7 +21,7 @@ from triton_ext.layouts import cute as C
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.cute import Layout, canonical_layout, derive_steps
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS
-from triton_ext.layouts.linear_layout import powers_below
+from triton_ext.layouts.gf2 import powers_below
 from triton_ext.layouts.nvmma_shared import tma_box_shape
 
 parse = Layout.parse

@@ -20,14 +20,9 @@ from strategies import nvmma_encodings, shapes, surjective_layouts
 
 from triton_ext import LayoutError, LinearLayout, NVMMAShared
 from triton_ext.cli import main
-from triton_ext.hardware.banks import (
-    chunk_access,
-    matrix_access,
-    register_access,
-    thread_layout,
-    warp_access,
-)
+from triton_ext.hardware.banks import chunk_access, matrix_access, thread_layout, warp_access
 from triton_ext.hardware.operand import derive_operand
+from triton_ext.hardware.register_access import register_access
 from triton_ext.hardware.smem_descriptor import FIELDS, problems, raw_fields
 from triton_ext.hardware.tensor_memory import TmemAddress, accumulator_layout
 from triton_ext.hardware.tensor_memory_access import plan_transfer

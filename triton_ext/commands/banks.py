@@ -30,10 +30,10 @@ from triton_ext.hardware.banks import (
     chunk_access,
     global_runs,
     matrix_access,
-    register_access,
     thread_layout,
     warp_access,
 )
+from triton_ext.hardware.register_access import register_access
 from triton_ext.layouts.atoms import Major
 from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout

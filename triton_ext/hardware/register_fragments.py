@@ -17,7 +17,8 @@ from typing import Literal
 
 from triton_ext.layouts.arguments import one_of
 from triton_ext.layouts.encodings import CHUNK_BYTES
-from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
+from triton_ext.layouts.gf2 import powers_below
+from triton_ext.layouts.linear_layout import Basis, LinearLayout
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
 Operand = Literal["a", "b"]

@@ -16,7 +16,7 @@ from typing import Literal
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import Architecture
-from triton_ext.hardware.banks import (
+from triton_ext.hardware.register_access import (
     RegisterAccess,
     register_access,
     register_matrix_access,
@@ -119,7 +119,7 @@ def plan_move(
         element_bitwidth: 8, 16, 32 or 64.
         arch: 90 or 100.
         fixed_bits: the bits of the offset at which the part that is moved may begin.
-        paddings: the padding of the tile, as in `triton_ext.hardware.banks.register_access`.
+        paddings: the padding of the tile, as in `register_access`.
 
     Raises:
         LayoutError: layouts that do not go together; or what is not modelled: a move between

@@ -23,7 +23,8 @@ from typing import Literal
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.arguments import integer, is_power_of_two, one_of
 from triton_ext.layouts.cluster import checked_shape, standard_out_dims
-from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
+from triton_ext.layouts.gf2 import powers_below
+from triton_ext.layouts.linear_layout import Basis, LinearLayout
 
 TMEM_LANES = 128
 TMEM_COLUMNS = 512

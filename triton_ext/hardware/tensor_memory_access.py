@@ -26,7 +26,8 @@ from triton_ext.hardware.tensor_memory import (
     matrix_bases,
 )
 from triton_ext.layouts.arguments import flag, is_power_of_two, one_of
-from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
+from triton_ext.layouts.gf2 import powers_below
+from triton_ext.layouts.linear_layout import Basis, LinearLayout
 
 MAX_REGISTERS = 128
 """The most registers of one instruction (PTX ISA, tcgen05.ld, the table of ``.num``)."""

@@ -31,7 +31,8 @@ from triton_ext.layouts.cluster import (
     shape_per_cta,
     standard_out_dims,
 )
-from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
+from triton_ext.layouts.gf2 import powers_below
+from triton_ext.layouts.linear_layout import Basis, LinearLayout
 
 _REQUIRED = ("blockM", "blockN", "colStride")
 _OPTIONAL = ("CGALayout", "CTASplitM", "CTASplitN", "twoCTAs", "fp4Padded")

@@ -19,7 +19,8 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import TMEM_LANES, WARP_LANES, stack_instructions
 from triton_ext.layouts.arguments import one_of
 from triton_ext.layouts.cluster import checked_shape
-from triton_ext.layouts.linear_layout import LinearLayout, powers_below
+from triton_ext.layouts.gf2 import powers_below
+from triton_ext.layouts.linear_layout import LinearLayout
 
 _VECTORS: dict[str, dict[str, int]] = {
     "mxf8f6f4": {"": 1, "scale_vec::1X": 1, "block32": 1},

@@ -15,7 +15,8 @@ from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.arguments import one_of
 from triton_ext.layouts.encodings import CHUNK_BYTES, ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS
-from triton_ext.layouts.linear_layout import LinearLayout, powers_below
+from triton_ext.layouts.gf2 import powers_below
+from triton_ext.layouts.linear_layout import LinearLayout
 
 Major = Literal["K", "MN"]
 MAJORS: tuple[Major, ...] = ("K", "MN")

@@ -8,123 +8,28 @@ of 1, 2, 4, ... along each input dimension, and applying it is an XOR of bases.
 The semantics are those of Triton's ``mlir::triton::LinearLayout`` (``lib/Tools/LinearLayout.cpp``),
 including its order of dimensions, its choice among several solutions in `invert_and_compose`, and
 its text form. Where Triton asserts or aborts, `LayoutError` is raised.
-
-A vector of output (or input) coordinates is handled internally as one integer, the first dimension
-in the least significant bits; a layout is then a list of such integers, one a basis.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
-from triton_ext.layouts.arguments import index_or_array, integers, is_power_of_two, power_of_two
+from triton_ext.layouts.arguments import index_or_array, integers, power_of_two
+from triton_ext.layouts.dimensions import (
+    check_name,
+    distinct_names,
+    expected_names,
+    merged_order,
+    named_sizes,
+)
+from triton_ext.layouts.gf2 import pack, powers_below, solver, unpack
 
 Basis = tuple[int, ...]
-
-
-def powers_below(size: int) -> Iterator[int]:
-    """1, 2, 4, ... up to but not including `size`."""
-    power = 1
-    while power < size:
-        yield power
-        power *= 2
-
-
-def _solver(columns: Iterable[int]) -> tuple[Callable[[int], int | None], int]:
-    """Gaussian elimination of a GF(2) matrix that is given by its columns.
-
-    Returns ``(solve, pivots)``. ``solve(b)`` is the set of columns (a bit mask) that XORs to `b`
-    and uses pivot columns alone, or None if there is none. ``pivots`` is the mask of the pivot
-    columns: those that are independent of the columns before them. Both are what the reduced row
-    echelon form gives, so the choice among several solutions is Triton's.
-    """
-    rows: dict[int, tuple[int, int]] = {}  # leading bit -> (vector, the columns that make it)
-    pivots = 0
-
-    def reduce(vector: int) -> tuple[int, int]:
-        combination = 0
-        while vector:
-            row = rows.get(vector.bit_length())
-            if row is None:
-                break
-            vector ^= row[0]
-            combination ^= row[1]
-        return vector, combination
-
-    for index, column in enumerate(columns):
-        vector, combination = reduce(column)
-        if vector:
-            rows[vector.bit_length()] = (vector, combination ^ (1 << index))
-            pivots |= 1 << index
-
-    def solve(vector: int) -> int | None:
-        rest, combination = reduce(vector)
-        return None if rest else combination
-
-    return solve, pivots
-
-
-def _supremum(first: Sequence[str], second: Sequence[str]) -> list[str]:
-    """The shortest order of names that agrees with both, names of `first` as early as may be."""
-    result: list[str] = []
-    i = j = 0
-    while i < len(first) or j < len(second):
-        if i < len(first) and first[i] not in second[j:]:
-            result.append(first[i])
-            i += 1
-        elif i < len(first) and first[i] == second[j]:
-            result.append(first[i])
-            i, j = i + 1, j + 1
-        elif second[j] not in first[i:]:
-            result.append(second[j])
-            j += 1
-        else:
-            raise LayoutError(
-                "dimension order",
-                (list(first), list(second)),
-                "the two layouts name shared dimensions in contradicting orders; transpose one",
-            )
-    return result
-
-
-def _name(argument: str, given: Any) -> None:
-    if not isinstance(given, str):
-        raise LayoutError(argument, given, "must be the name of a dimension")
-
-
-def _names(argument: str, given: Any) -> list[str]:
-    """Names of dimensions, each once."""
-    try:
-        names = [] if isinstance(given, str) else list(given)
-        legal = not isinstance(given, str) and len(set(names)) == len(names)
-    except TypeError:
-        names, legal = [], False
-    if not legal or not all(isinstance(name, str) for name in names):
-        raise LayoutError(argument, given, "must be distinct names of dimensions, in a sequence")
-    return names
-
-
-def _check_names(argument: str, given: Any, expected: Iterable[str]) -> list[str]:
-    """The names that are given, which must be those that are expected."""
-    names, expected = _names(argument, given), list(expected)
-    if set(names) != set(expected):
-        raise LayoutError(argument, names, f"must name each of {expected} once, in any order")
-    return names
-
-
-def _sizes(argument: str, given: Any) -> dict[str, int]:
-    """Dimensions and their sizes."""
-    if not isinstance(given, Mapping):
-        raise LayoutError(argument, given, "must be a mapping of names to sizes")
-    for name in _names(argument, given):
-        if not is_power_of_two(given[name]):
-            power_of_two(f"{argument}[{name!r}]", given[name])
-    return dict(given)
 
 
 def _layout(argument: str, given: Any) -> LinearLayout:
@@ -173,9 +78,9 @@ class LinearLayout(Displayed):
                 "must be a mapping of input dimensions to sequences of integer vectors,"
                 ' such as {"offset": [(0, 1), (0, 2)]}',
             ) from None
-        _names("bases", own)
+        distinct_names("bases", own)
         if isinstance(out_dims, Mapping):
-            sizes = _sizes("out_dims", out_dims)
+            sizes = named_sizes("out_dims", out_dims)
         else:
             sizes = {
                 name: 1
@@ -188,7 +93,7 @@ class LinearLayout(Displayed):
                     ),
                     default=0,
                 )
-                for i, name in enumerate(_names("out_dims", out_dims))
+                for i, name in enumerate(distinct_names("out_dims", out_dims))
             }
         limits = tuple(sizes.values())
         for in_dim, vectors in own.items():
@@ -232,7 +137,7 @@ class LinearLayout(Displayed):
         Raises:
             LayoutError: as the constructor, and if `require_surjective` and it is not.
         """
-        names = _names("out_dim_names", out_dim_names)
+        names = distinct_names("out_dim_names", out_dim_names)
         dims: list[str] | dict[str, int] = names
         if out_dim_sizes is not None:
             sizes = integers("out_dim_sizes", out_dim_sizes, len(names), f"for each of {names}")
@@ -266,15 +171,15 @@ class LinearLayout(Displayed):
     def identity(cls, sizes: Mapping[str, int]) -> LinearLayout:
         """The identity of several dimensions, each under its own name."""
         layout = cls.empty()
-        for name, size in _sizes("sizes", sizes).items():
+        for name, size in named_sizes("sizes", sizes).items():
             layout = layout * cls.identity_1d(size, name, name)
         return layout
 
     @classmethod
     def strided_1d(cls, size: int, stride: int, in_dim: str, out_dim: str) -> LinearLayout:
         """``L(x) = stride * x`` for x in [0, size); the output has size ``stride * size``."""
-        _name("in_dim", in_dim)
-        _name("out_dim", out_dim)
+        check_name("in_dim", in_dim)
+        check_name("out_dim", out_dim)
         power_of_two("size", size)
         power_of_two("stride", stride)
         vectors = tuple((stride * power,) for power in powers_below(size))
@@ -283,8 +188,8 @@ class LinearLayout(Displayed):
     @classmethod
     def zeros_1d(cls, size: int, in_dim: str, out_dim: str, out_dim_size: int = 1) -> LinearLayout:
         """``L(x) = 0`` for x in [0, size): a broadcast."""
-        _name("in_dim", in_dim)
-        _name("out_dim", out_dim)
+        check_name("in_dim", in_dim)
+        check_name("out_dim", out_dim)
         power_of_two("size", size)
         power_of_two("out_dim_size", out_dim_size)
         return cls._trusted({in_dim: ((0,),) * (size.bit_length() - 1)}, {out_dim: out_dim_size})
@@ -292,8 +197,8 @@ class LinearLayout(Displayed):
     @classmethod
     def box(cls, in_dim: str, sizes: Mapping[str, int]) -> LinearLayout:
         """One input dimension that counts the points of a box, the first output dim fastest."""
-        _name("in_dim", in_dim)
-        sizes = _sizes("sizes", sizes)
+        check_name("in_dim", in_dim)
+        sizes = named_sizes("sizes", sizes)
         bases = tuple(
             tuple(power if name == counted else 0 for name in sizes)
             for counted, size in sizes.items()
@@ -332,7 +237,7 @@ class LinearLayout(Displayed):
     def rank(self) -> int:
         """The number of linearly independent bases."""
         if self._rank is None:
-            self._rank = _solver(self._columns())[1].bit_count()
+            self._rank = solver(self._columns())[1].bit_count()
         return self._rank
 
     def is_surjective(self) -> bool:
@@ -353,7 +258,7 @@ class LinearLayout(Displayed):
         A bit is free if its basis is zero or an XOR of earlier bases: flipping it, together with
         some of the earlier bits, leaves the output as it is.
         """
-        pivots = _solver(self._columns())[1]
+        pivots = solver(self._columns())[1]
         masks = {}
         for name, vectors in self._bases.items():
             everything = (1 << len(vectors)) - 1
@@ -364,26 +269,10 @@ class LinearLayout(Displayed):
     def _columns(self) -> list[int]:
         """Each basis as one integer, the first output dimension in the low bits."""
         return [
-            self._pack(basis, self._out_dims.values())
+            pack(basis, self._out_dims.values())
             for vectors in self._bases.values()
             for basis in vectors
         ]
-
-    @staticmethod
-    def _pack(vector: Iterable[int], sizes: Iterable[int]) -> int:
-        packed, unit = 0, 1
-        for value, size in zip(vector, sizes, strict=True):
-            packed += value * unit
-            unit *= size
-        return packed
-
-    @staticmethod
-    def _unpack(packed: int, sizes: Iterable[int]) -> Basis:
-        vector = []
-        for size in sizes:
-            vector.append(packed & (size - 1))
-            packed >>= size.bit_length() - 1
-        return tuple(vector)
 
     # -------------------------------------------------------------- applying
 
@@ -403,7 +292,7 @@ class LinearLayout(Displayed):
         if not isinstance(ins, Mapping | None):
             raise LayoutError("ins", ins, "must be a mapping of dimensions to coordinates")
         values = {**(ins or {}), **named}
-        _check_names("ins", values, self._bases)
+        expected_names("ins", values, self._bases)
         sizes = self.in_dims
         values = {name: index_or_array(name, values[name], sizes[name]) for name in sizes}
         out: list[Any] = [0] * len(self._out_dims)
@@ -435,7 +324,7 @@ class LinearLayout(Displayed):
         """
         if not isinstance(outer, LinearLayout):
             return NotImplemented
-        order = _supremum(list(self._out_dims), list(outer._out_dims))
+        order = merged_order(list(self._out_dims), list(outer._out_dims))
         inner_sizes = [self._out_dims.get(name, 1) for name in order]
         out_dims = {
             name: size * outer._out_dims.get(name, 1)
@@ -455,7 +344,7 @@ class LinearLayout(Displayed):
         ones = [1] * len(order)
         bases = {
             name: placed(self, name, ones) + placed(outer, name, inner_sizes)
-            for name in _supremum(list(self._bases), list(outer._bases))
+            for name in merged_order(list(self._bases), list(outer._bases))
         }
         return LinearLayout._trusted(bases, out_dims)
 
@@ -466,7 +355,7 @@ class LinearLayout(Displayed):
             LayoutError: the output dims of `self` are not the input dims of `outer` (in any
                 order), or one of them is larger.
         """
-        _check_names("outer", _layout("outer", outer)._bases, self._out_dims)
+        expected_names("outer", _layout("outer", outer)._bases, self._out_dims)
         for name, size in self._out_dims.items():
             if size > 1 << len(outer._bases[name]):
                 raise LayoutError(
@@ -475,7 +364,7 @@ class LinearLayout(Displayed):
                     f"its input dim {name!r} must be at least as large as our output dim ({size})",
                 )
         columns = {
-            name: [self._pack(basis, outer._out_dims.values()) for basis in outer._bases[name]]
+            name: [pack(basis, outer._out_dims.values()) for basis in outer._bases[name]]
             for name in self._out_dims
         }
 
@@ -485,7 +374,7 @@ class LinearLayout(Displayed):
                 for bit in range(value.bit_length()):
                     if value >> bit & 1:
                         packed ^= images[bit]
-            return self._unpack(packed, outer._out_dims.values())
+            return unpack(packed, outer._out_dims.values())
 
         bases = {name: tuple(map(through, vectors)) for name, vectors in self._bases.items()}
         return LinearLayout._trusted(bases, dict(outer._out_dims))
@@ -502,7 +391,7 @@ class LinearLayout(Displayed):
             LayoutError: the output dims differ, or `self` reaches a coordinate that `outer` does
                 not.
         """
-        _check_names("outer", _layout("outer", outer)._out_dims, self._out_dims)
+        expected_names("outer", _layout("outer", outer)._out_dims, self._out_dims)
         names = list(self._out_dims)
         target = outer.transpose_outs(names)
         for name, size in self._out_dims.items():
@@ -536,14 +425,14 @@ class LinearLayout(Displayed):
         """The bits of an output of these sizes that an input dimension has any influence on."""
         bits = 0
         for basis in self._bases.get(in_dim, ()):
-            bits |= self._pack(basis, sizes)
+            bits |= pack(basis, sizes)
         return bits
 
     def _solve(self, target: LinearLayout, keep: Sequence[str]) -> LinearLayout | None:
         """C with target(C(x)) == self(x) and the dims in `keep` mapped to themselves."""
         unknown = {name: vectors for name, vectors in target._bases.items() if name not in keep}
         sizes = [1 << len(vectors) for vectors in unknown.values()]
-        solve, _ = _solver(LinearLayout._trusted(unknown, target._out_dims)._columns())
+        solve, _ = solver(LinearLayout._trusted(unknown, target._out_dims)._columns())
         kept_at = {name: list(target._bases).index(name) for name in keep}
         solved_at = [list(target._bases).index(name) for name in unknown]
         bases: dict[str, tuple[Basis, ...]] = {}
@@ -554,10 +443,10 @@ class LinearLayout(Displayed):
                 if name in kept_at:
                     vector[kept_at[name]] = 1 << bit
                 else:
-                    solution = solve(self._pack(basis, target._out_dims.values()))
+                    solution = solve(pack(basis, target._out_dims.values()))
                     if solution is None:
                         return None
-                    for index, value in zip(solved_at, self._unpack(solution, sizes), strict=True):
+                    for index, value in zip(solved_at, unpack(solution, sizes), strict=True):
                         vector[index] = value
                 answers.append(tuple(vector))
             bases[name] = tuple(answers)
@@ -586,14 +475,14 @@ class LinearLayout(Displayed):
 
     def transpose_ins(self, names: Sequence[str]) -> LinearLayout:
         """The same map with its input dimensions in another order."""
-        names = _check_names("names", names, self._bases)
+        names = expected_names("names", names, self._bases)
         return LinearLayout._trusted({name: self._bases[name] for name in names}, self._out_dims)
 
     def transpose_outs(self, names: Sequence[str]) -> LinearLayout:
         """The same map with its output dimensions in another order."""
         if type(names) is list and names == list(self._out_dims):
             return self
-        names = _check_names("names", names, self._out_dims)
+        names = expected_names("names", names, self._out_dims)
         order = [list(self._out_dims).index(name) for name in names]
         bases = {
             in_dim: tuple(tuple(basis[i] for i in order) for basis in vectors)
@@ -627,14 +516,14 @@ class LinearLayout(Displayed):
         if old == new:  # other names alone
             return LinearLayout._trusted(self._bases, dims)
         bases = {
-            name: tuple(self._unpack(self._pack(basis, old), new) for basis in vectors)
+            name: tuple(unpack(pack(basis, old), new) for basis in vectors)
             for name, vectors in self._bases.items()
         }
         return LinearLayout._trusted(bases, dims)
 
     @staticmethod
     def _checked_reshape(dims: Any, total: int) -> dict[str, int]:
-        sizes = _sizes("dims", dims)
+        sizes = named_sizes("dims", dims)
         if math.prod(sizes.values()) != total:
             raise LayoutError("dims", sizes, f"sizes must multiply to {total}")
         return sizes
@@ -649,7 +538,7 @@ class LinearLayout(Displayed):
 
     def sublayout(self, in_dims: Sequence[str], out_dims: Sequence[str]) -> LinearLayout:
         """The map restricted to some input and some output dimensions, in their own order."""
-        in_dims, out_dims = _names("in_dims", in_dims), _names("out_dims", out_dims)
+        in_dims, out_dims = distinct_names("in_dims", in_dims), distinct_names("out_dims", out_dims)
         for argument, names, own in (
             ("in_dims", in_dims, list(self._bases)),
             ("out_dims", out_dims, list(self._out_dims)),

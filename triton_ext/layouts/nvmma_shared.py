@@ -35,7 +35,8 @@ from triton_ext.layouts.cluster import (
     shape_per_cta,
     standard_out_dims,
 )
-from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
+from triton_ext.layouts.gf2 import powers_below
+from triton_ext.layouts.linear_layout import Basis, LinearLayout
 from triton_ext.layouts.shared_encoding import SharedEncoding, checked_kind
 
 SWIZZLE_BYTE_WIDTHS = (0, 32, 64, 128)

@@ -20,7 +20,8 @@ from triton_ext.layouts.cluster import (
     shape_per_cta,
     standard_out_dims,
 )
-from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
+from triton_ext.layouts.gf2 import powers_below
+from triton_ext.layouts.linear_layout import Basis, LinearLayout
 from triton_ext.layouts.shared_encoding import DEFAULT_ALIGNMENT, SharedEncoding
 
 

@@ -15,7 +15,7 @@ from triton_ext.hardware.register_fragments import (
     operand_fragment,
 )
 from triton_ext.hardware.tensor_memory_access import CHOSEN_SHAPES, TmemAccess
-from triton_ext.layouts.linear_layout import powers_below
+from triton_ext.layouts.gf2 import powers_below
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
 _ARRANGED = "Drawn as a block of 16 x 16: matrix 1 below matrix 0, 2 and 3 on their right."

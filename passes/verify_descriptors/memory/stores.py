@@ -14,7 +14,11 @@ from enum import Enum
 from functools import lru_cache
 
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.banks import RegisterAccess, register_access, register_matrix_access
+from triton_ext.hardware.register_access import (
+    RegisterAccess,
+    register_access,
+    register_matrix_access,
+)
 from triton_ext.layouts.cluster import block_bases, within_block
 from triton_ext.layouts.encodings import SharedEncoding
 from triton_ext.layouts.linear_layout import LinearLayout

@@ -33,11 +33,11 @@ from triton.experimental.gluon import language as gl
 from benchmarks.harness import environment
 from triton_ext import LinearLayout, NVMMAShared, SwizzledShared
 from triton_ext.compat import LAUNCH_OPTIONS, compile_gluon
-from triton_ext.hardware.banks import (
+from triton_ext.hardware.banks import thread_layout
+from triton_ext.hardware.register_access import (
     RegisterAccess,
     register_access,
     register_matrix_access,
-    thread_layout,
 )
 from triton_ext.layouts.triton.gluon import to_gluon
 
