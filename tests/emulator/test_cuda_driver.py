@@ -17,8 +17,9 @@ from sites import DATA
 from triton_ext.emulator import run_ptx
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.cuda import interface
+from triton_ext.emulator.host.cuda.answers import ANSWERS
 from triton_ext.emulator.host.cuda.attributes import device_attribute
-from triton_ext.emulator.host.cuda.device import ANSWERS, Device
+from triton_ext.emulator.host.cuda.device import Device
 from triton_ext.emulator.host.cuda.heap import ALIGNMENT, Heap
 from triton_ext.emulator.host.cuda.library import build
 from triton_ext.emulator.host.cuda.modules import chosen

@@ -19,6 +19,7 @@ from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.counting import Event
 from triton_ext.emulator.host.cuda import attributes
+from triton_ext.emulator.host.cuda.answers import ANSWERS
 from triton_ext.emulator.host.cuda.heap import DEVICE, HOST, MANAGED, SIZE, Heap, Room
 from triton_ext.emulator.host.cuda.modules import Loaded, load
 from triton_ext.emulator.host.cuda.reached import ProgramMemory
@@ -43,14 +44,12 @@ from triton_ext.hardware.tensor_map import (
 )
 
 _INVALID_VALUE, _INVALID_DEVICE, _INVALID_HANDLE, _NOT_FOUND = 1, 101, 400, 500
-_INVALID_CLUSTER = 912
+_NOT_SUPPORTED, _INVALID_CLUSTER = 801, 912
 _PORTABLE_CLUSTER = 8
 """Blocks of a cluster without CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED."""
 _DYNAMIC, _NON_PORTABLE = 8, 14
 """``CUfunction_attribute``."""
 _LAUNCH = struct.Struct("<3I3II3II")
-_UUID = bytes.fromhex("7472697f6e2d4578b465656d756c6174")
-_PCI = "0000:00:00.0"
 
 
 @dataclass
@@ -421,6 +420,27 @@ class Device:
         self.heap.bytes[at : at + size] = list(data)
         return ()
 
+    def _wait(self, address: int, value: int, flags: int, size: int) -> Sequence[Any]:
+        """All that could write the value has been done: it is there, or never comes."""
+        room = self._room(address)
+        at = room.offset + address - room.start
+        found = int.from_bytes(self.heap.bytes[at : at + size].tobytes(), "little")
+        most = (1 << 8 * size) - 1
+        distance = (found - value) & most
+        met = (distance <= most >> 1, found == value & most, bool(found & value),
+               bool(~(found | value) & most))[flags & 3]  # fmt: skip
+        if not met:
+            raise CudaError(
+                _NOT_SUPPORTED, f"{address:#x} holds {found}, and nobody can write it now"
+            )
+        return ()
+
+    def cuStreamWaitValue32(self, stream: int, address: int, value: int, flags: int) -> Any:
+        return self._wait(address, value, flags, 4)
+
+    def cuStreamWaitValue64(self, stream: int, address: int, value: int, flags: int) -> Any:
+        return self._wait(address, value, flags, 8)
+
     def cuStreamWriteValue32(self, stream: int, address: int, value: int, flags: int) -> Any:
         return self._write(address, value, 4)
 
@@ -505,41 +525,3 @@ def _tensor_map(
         )  # fmt: skip
     except (LayoutError, ValueError) as error:
         raise CudaError(_INVALID_VALUE, str(error)) from None
-
-
-ANSWERS: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(
-        ("cuInit", "cuDeviceSetMemPool", "cuDeviceGraphMemTrim", "cuKernelSetCacheConfig",
-         "cuFuncSetCacheConfig", "cuFuncSetSharedMemConfig", "cuFuncLoad", "cuMemAdvise",
-         "cuMemPrefetchAsync", "cuMemPoolDestroy", "cuMemPoolTrimTo", "cuMemPoolSetAttribute",
-         "cuMemPoolSetAccess", "cuPointerSetAttribute", "cuStreamSynchronize", "cuStreamQuery",
-         "cuStreamWaitEvent", "cuStreamSetAttribute", "cuStreamCopyAttributes",
-         "cuStreamAttachMemAsync", "cuStreamWaitValue32", "cuStreamWaitValue64",
-         "cuThreadExchangeStreamCaptureMode", "cuProfilerStart", "cuProfilerStop", "nvmlInit",
-         "nvmlInitWithFlags", "nvmlShutdown"), (),
-    ),
-    **dict.fromkeys(
-        ("cuDeviceCanAccessPeer", "cuDeviceGetP2PAttribute", "cuDeviceGetByPCIBusId",
-         "cuDeviceGetExecAffinitySupport", "cuMemHostGetFlags", "cuStreamIsCapturing",
-         "cuStreamGetDevice", "cuStreamGetCaptureInfo", "nvmlDeviceGetIndex"), (0,),
-    ),
-    **dict.fromkeys(
-        ("cuDeviceGetCount", "cuFuncIsLoaded", "cuDeviceGetDefaultMemPool", "cuDeviceGetMemPool",
-         "cuMemPoolCreate", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex",
-         "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetHandleByPciBusId"), (1,),
-    ),
-    "cuDriverGetVersion": (attributes.VERSION,),
-    "cuDeviceTotalMem": (SIZE,),
-    "cuDeviceGetUuid": (_UUID,),
-    "cuDeviceGetPCIBusId": (_PCI,),
-    "cuDeviceGetGraphMemAttribute": (bytes(8),),
-    "cuStreamGetAttribute": (bytes(64),),
-    "cuModuleGetLoadingMode": (2,),  # CU_MODULE_LAZY_LOADING
-    "nvmlDeviceGetName": ("emulated GPU",),
-    "nvmlDeviceGetUUID": (f"GPU-{_UUID.hex()}",),
-    "nvmlDeviceGetMemoryInfo": (struct.pack("<3Q", SIZE, SIZE, 0),),
-    "nvmlSystemGetDriverVersion": ("580.0",),
-    "nvmlSystemGetNVMLVersion": ("13.580.0",),
-    "nvmlSystemGetCudaDriverVersion": (attributes.VERSION,),
-}  # fmt: skip
-"""Answers that are always the same."""
