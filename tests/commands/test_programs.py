@@ -37,6 +37,12 @@ __global__ void neighbours(int *out) {
     atomicAdd(&counted, 1);
 }
 
+__global__ void meeting(int *out) {
+    if (threadIdx.x == 0) out[blockIdx.x] = blockIdx.x + 1;
+    cooperative_groups::this_grid().sync();
+    if (threadIdx.x == 0) atomicAdd(&counted, out[(blockIdx.x + 1) % gridDim.x]);
+}
+
 int main(int count, char **arguments) {
     int *out, host[4], two[2] = {1, 2}, threads;
     cudaDeviceProp of;
@@ -58,6 +64,12 @@ int main(int count, char **arguments) {
     cudaMemcpyFromSymbol(&threads, counted, 4);
     printf("%s %d %d %d %d, %d %d %s\n", cudaGetErrorName(status), host[0], host[1], host[2],
            host[3], threads, managed, arguments[1]);
+    void *given[] = {&out};
+    status = cudaLaunchCooperativeKernel((void *)meeting, dim3(4), dim3(64), given, 0, stream);
+    cudaMemcpyFromSymbol(&threads, counted, 4);
+    printf("%s %d\n", cudaGetErrorName(status), threads);
+    status = cudaLaunchCooperativeKernel((void *)meeting, dim3(9999), dim3(64), given, 0, stream);
+    printf("%s\n", cudaGetErrorName(status));
     neighbours<<<1, 32, 100 << 10>>>(out);
     printf("%s\n", cudaGetErrorName(cudaGetLastError()));
     printf("%s\n", cudaGetErrorName(cudaMemcpy(host, two, 4, cudaMemcpyDeviceToHost)));
@@ -73,13 +85,15 @@ def run(*arguments, **options):
 
 @needs_nvcc
 def test_cuda_source(tmp_path):
-    """Symbols, managed memory, clusters, streams, printf, errors, arguments, the exit status."""
+    """Symbols, managed memory, clusters, grids, streams, printf, errors, arguments, the status."""
     (tmp_path / "own.cu").write_text(SOURCE)
     done = run("--emulate", "sm_90", "--stats", "--format", "json", tmp_path / "own.cu", "last")
     assert done.stdout.splitlines() == [
         f"90 132 1 {227 << 10} 1",
         "block 0",
         "cudaSuccess 2 0 6 4, 128 6 last",
+        "cudaSuccess 138",
+        "cudaErrorCooperativeLaunchTooLarge",
         "cudaErrorInvalidValue",
         "cudaErrorInvalidValue",
     ]

@@ -243,6 +243,7 @@ class GlobalMemory:
 
     Attributes:
         released: what flags have released, by address: see `units.memory_order`.
+        workspace: the address of what a cooperative launch synchronizes its grid with; 0: none.
     """
 
     def __init__(
@@ -252,6 +253,7 @@ class GlobalMemory:
         self.allocations: list[Allocation] = []
         self.find = find
         self.released: dict[int, Any] = {}
+        self.workspace = 0
 
     def register(self, array: NDArray[Any], owner: Any = None, name: str = "") -> int:
         """Make a contiguous array's bytes accessible, and return its address."""

@@ -44,7 +44,7 @@ from triton_ext.hardware.tensor_map import (
 )
 
 _INVALID_VALUE, _INVALID_DEVICE, _INVALID_HANDLE, _NOT_FOUND = 1, 101, 400, 500
-_NOT_SUPPORTED, _INVALID_CLUSTER = 801, 912
+_TOO_LARGE, _NOT_SUPPORTED, _INVALID_CLUSTER = 720, 801, 912
 _PORTABLE_CLUSTER = 8
 """Blocks of a cluster without CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED."""
 _DYNAMIC, _NON_PORTABLE = 8, 14
@@ -84,7 +84,7 @@ class Device:
         self._functions: dict[int, Function] = {}
         self._streams: dict[int, tuple[int, int]] = {}
         self._events: dict[int, Event] = {}
-        self._pools: set[int] = set()
+        self._meeting: Room | None = None
         self._handles = iter(range(0x1000, 1 << 62, 16))
         self.printed = io.StringIO()
 
@@ -262,6 +262,7 @@ class Device:
         program = found.program
         numbers = _LAUNCH.unpack(configuration)
         grid, block, dynamic, cluster = numbers[:3], numbers[3:6], numbers[6], numbers[7:10]
+        cooperative = bool(numbers[10])
         self._allowed(function, dynamic, cluster)
         values = [
             parameters[each.offset : each.offset + each.variable.bytes]
@@ -270,6 +271,9 @@ class Device:
         variables = found.loaded.variables
         rooms = [*variables.values(), *self.heap.pointed_at(parameters)]
         memory = ProgramMemory(self.heap, rooms)
+        if cooperative:
+            self._fits(found, math.prod(grid), math.prod(block), dynamic)
+            memory.workspace = self._workspace(memory)
         try:
             with contextlib.redirect_stdout(self.printed):
                 self.gpu.launch(
@@ -281,6 +285,22 @@ class Device:
         except LaunchError as error:
             raise CudaError(_INVALID_VALUE, f"{found.name}: {error}") from None
         return ()
+
+    def _fits(self, function: Function, blocks: int, threads: int, dynamic: int) -> None:
+        """Raise CudaError if blocks that wait for each other are not all resident."""
+        each = attributes.resident_blocks(function.program, threads, dynamic)
+        most = each * MULTIPROCESSORS[self.gpu.arch]
+        if blocks > most:
+            why = f"{function.name}: a cooperative launch of {blocks} blocks, and {most} fit"
+            raise CudaError(_TOO_LARGE, why)
+
+    def _workspace(self, memory: ProgramMemory) -> int:
+        """Memory in which the blocks of a cooperative launch meet: its size, and a counter."""
+        if self._meeting is None:
+            self._meeting = self.heap.allocate(8, name="the grid's barrier")
+        self.heap.data(self._meeting).view("<u4")[:] = 8, 0
+        memory.add(self.heap.allocation(self._meeting))
+        return self._meeting.start
 
     def _allowed(self, handle: int, dynamic: int, cluster: Sequence[int]) -> None:
         """Raise CudaError for what a kernel must have asked for."""
