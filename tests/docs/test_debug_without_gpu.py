@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 from installed import environment, interpreter
+from pages import assert_shows
 from sites import ROOT
 
 pytest.importorskip("torch")
@@ -19,12 +20,6 @@ CELL = re.compile(
     r"```\n\$ ([^\n]*)\n((?:(?!```)[^\n]*\n)*)```"
     r"|```python\n((?:(?!```)[^\n]*\n)*)```\n\n```text\n((?:(?!```)[^\n]*\n)*)```"
 )
-
-
-def assert_shows(shown, printed):
-    """`...` stands for anything."""
-    parts = [re.escape(part) for part in shown.strip().split("...")]
-    assert re.fullmatch(r"[\s\S]*?".join(parts), printed.strip()), printed
 
 
 def test_the_page_is_what_happens(tmp_path):

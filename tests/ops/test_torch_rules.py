@@ -17,9 +17,9 @@ from triton_ext import LayoutError  # noqa: E402
 from triton_ext.ops import eager  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.epilogue import epilogue_of, finished  # noqa: E402
-from triton_ext.ops.planning import copies_outweigh
+from triton_ext.ops.planning import copies_outweigh  # noqa: E402
 from triton_ext.ops.shapes import one_matrix  # noqa: E402
-from triton_ext.ops.tuned import Problem
+from triton_ext.ops.tuned import Problem  # noqa: E402
 
 NAN, INF = torch.nan, torch.inf
 

@@ -18,3 +18,9 @@ def assert_prints(command, output):
     arguments = [sys.executable, "-m", "triton_ext", *shlex.split(command)[1:]]
     finished = subprocess.run(arguments, capture_output=True, text=True, check=True)
     assert finished.stdout == output
+
+
+def assert_shows(shown, printed):
+    """`...` stands for anything."""
+    parts = [re.escape(part) for part in shown.strip().split("...")]
+    assert re.fullmatch(r"[\s\S]*?".join(parts), printed.strip()), printed

@@ -1,4 +1,4 @@
-"""``triton-ext run``: a script's Triton kernels on the emulated GPU."""
+"""``triton-ext run``: the kernels of a script, of CUDA C++ or of a program on the emulated GPU."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import json
 import re
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,9 +29,13 @@ from triton_ext.commands.common import (
     show,
     show_sarif,
 )
+from triton_ext.commands.programs import Kind, found_script, guessed, kind_of, run_foreign
 from triton_ext.errors import PassError
 from triton_ext.findings import Finding, annotate
 from triton_ext.render.words import counted
+
+if TYPE_CHECKING:
+    from triton_ext.emulator.host.driver import EmulatedGpu
 
 
 def _block(text: str) -> tuple[int, int, int]:
@@ -55,6 +60,20 @@ def _schedule(text: str) -> str | Path:
     if not Path(text).is_file():
         raise ValueError
     return Path(text)
+
+
+@contextlib.contextmanager
+def _entered(kind: Kind, target: int, settings: dict[str, Any]) -> Iterator[EmulatedGpu]:
+    """The emulated GPU; for a Python script it is Triton's, too."""
+    if kind is not Kind.PYTHON:
+        from triton_ext.emulator.host.driver import emulated_gpus
+
+        yield emulated_gpus(target, **settings)[0]
+        return
+    from triton_ext import emulate
+
+    with emulate(target, cuda_on_host=True, **settings) as gpu:
+        yield gpu
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -201,7 +220,7 @@ def _schedule(text: str) -> str | Path:
     text="json: at the end, on stderr, how many faults of each kind there were, and what was"
     " undefined and run as hardware runs it. sarif: a log of both on stdout, all else on stderr.",
 )
-@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("script", type=click.Path(dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
     arch: str,
@@ -226,11 +245,12 @@ def run(
     arguments: tuple[str, ...],
     **options: Any,  # seed, timeout and what is checked: as `emulate` takes them
 ) -> None:
-    """Run a Python script whose Triton and Gluon kernels execute on the emulated GPU.
+    """Run a Python script whose Triton and Gluon kernels execute on the emulated GPU; or a file of
+    CUDA C++ (.cu), or a program that has PTX in it.
 
     Kernels are compiled by the real compiler for the target, and their PTX runs on the memory of
-    the host; "cuda" means the host. What the hardware would leave undefined is an error; in a job
-    of GitHub Actions it is an annotation, too.
+    the host; to a script, "cuda" means the host. What the hardware would leave undefined is an
+    error; in a job of GitHub Actions it is an annotation, too.
 
     \b
     Examples:
@@ -243,9 +263,11 @@ def run(
       triton-ext run --schedule broken.json matmul.py
       triton-ext run --emulate sm_100 --format sarif matmul.py > matmul.sarif
       triton-ext run --emulate sm_90 --time --timeline matmul.html matmul.py
+      triton-ext run --emulate sm_100 kernel.cu 512
+      triton-ext run --emulate sm_90 -- ./program --size 512
     """
-    if not Path(script).is_file():  # a pipe, which could be read but once
-        raise click.BadParameter(f"{script} is no regular file", param_hint="SCRIPT")
+    script = found_script(script)
+    kind = kind_of(script)
     if timeline is not None:
         if timeline.suffix not in (".html", ".json"):
             reason = f"{timeline}: must end in .html or .json"
@@ -273,11 +295,9 @@ def run(
         refuse({"--witness": witness is not None}, "without --all-schedules")
     if timed and schedule != "eager":
         raise click.UsageError(f"--schedule {schedule}: time is predicted with the eager one alone")
-    with needing_kernels():
-        import triton  # noqa: F401
-
-        from triton_ext import emulate
-        from triton_ext.emulator.host.wrong_architecture import architecture_of
+    if kind is Kind.PYTHON:
+        with needing_kernels():
+            import triton  # noqa: F401
     from triton_ext.emulator.clients.breakpoints import Stop, described
     from triton_ext.emulator.clients.statistics import Statistics
     from triton_ext.emulator.clients.trace import Event, Trace, as_text
@@ -322,7 +342,7 @@ def run(
             described |= statistics.as_object()
         say(json.dumps(described, indent=2), err=True)
 
-    target = target_number(architecture_of(Path(script)) if arch == "auto" else arch)
+    target = target_number(guessed(script, kind) if arch == "auto" else arch)
     model = None
     if timed:
         model = gpu_of(gpu_name or True, target, argument="--gpu").but(warm=warm)
@@ -358,27 +378,26 @@ def run(
     if form == "json":  # which has it
         ending.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", UndefinedBehaviour)
-    with (
-        ending,
-        emulate(
-            target,
-            schedule=schedule,
-            schedules="all" if all_schedules else None,
-            observer=Observers(parts) if parts else None,
-            cuda_on_host=True,
-            max_steps=max_steps or MAX_STEPS,
-            time=model,
-            values=not no_values,
-            **options,
-        ) as gpu,
-    ):
+    settings = {
+        "schedule": schedule,
+        "schedules": "all" if all_schedules else None,
+        "observer": Observers(parts) if parts else None,
+        "max_steps": max_steps or MAX_STEPS,
+        "time": model,
+        "values": not no_values,
+        **options,
+    }
+    with ending, _entered(kind, target, settings) as gpu:
         try:
             for place in break_at:
                 gpu.break_at(place, look)
         except EmulationError as error:
             raise click.BadParameter(str(error), param_hint="--break-at") from None
         try:
-            run_script(script, arguments)
+            if kind is Kind.PYTHON:
+                run_script(script, arguments)
+            else:
+                run_foreign(script, kind, arguments, gpu)
         except EmulationError as error:
             judged()
             say(f"triton-ext: {type(error).__name__}: {error}", err=True)

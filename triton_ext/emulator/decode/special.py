@@ -64,6 +64,10 @@ SPECIAL_REGISTERS: dict[str, Value] = {
     "%globaltimer": _of_cta(lambda cta: cta.machine.steps),
     "%globaltimer_lo": _of_cta(lambda cta: cta.machine.steps & 0xFFFFFFFF),
     "%globaltimer_hi": _of_cta(lambda cta: cta.machine.steps >> 32),
+    # The host's own, "driver-defined": where a cooperative launch has its barrier, as CUDA's
+    # cooperative_groups/details/driver_abi.h reads it.
+    "%envreg1": _of_cta(lambda cta: cta.launch.memory.workspace >> 32),
+    "%envreg2": _of_cta(lambda cta: cta.launch.memory.workspace & 0xFFFFFFFF),
     "%dynamic_smem_size": _of_cta(lambda cta: cta.launch.dynamic_smem_bytes),
     "%total_smem_size": _of_cta(lambda cta: cta.shared.size),
     "%lanemask_eq": _lane_mask(lambda bit: bit),

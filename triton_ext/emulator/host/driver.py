@@ -11,7 +11,7 @@ import contextlib
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,6 +135,7 @@ class EmulatedGpu:
         block: tuple[int, int, int] | None = None,
         cubin: bytes | None = None,
         ttgir: Path | None = None,
+        variables: Mapping[str, int] | None = None,
     ) -> None:
         """Run a kernel to its end.
 
@@ -142,6 +143,7 @@ class EmulatedGpu:
             block: the threads of a block; None if the PTX says it.
             cubin: what ptxas made of it, if that is known; for its time.
             ttgir: what the PTX was made of, for the names of its buffers.
+            variables: where the module's variables are, if they outlive the launch.
 
         Raises:
             EmulationError: what the kernel does wrong; `BrokenSchedule`: in another schedule.
@@ -163,6 +165,7 @@ class EmulatedGpu:
             check_empty=self.check_empty,
             strict=self.strict,
             check_unread=self.check_unread,
+            variables=variables,
         )
         if self.peers is not None:
             launch = self.peers.place(self.device, launch)
@@ -598,6 +601,42 @@ def current_gpu() -> EmulatedGpu:
     return gpu
 
 
+def emulated_gpus(
+    arch: Any,
+    *,
+    devices: int | None = None,
+    time: Any = None,
+    values: bool = True,
+    max_steps: int = MAX_STEPS,
+    timeout: float | None = None,
+    **settings: Any,
+) -> list[EmulatedGpu]:
+    """The GPUs that `emulate` enters, of its arguments; `settings` are those of `EmulatedGpu`.
+
+    Raises:
+        LayoutError, LaunchError: see `emulate`.
+    """
+    limits, arch = Limits(max_steps, timeout), target_number(arch)
+    schedule = settings.get("schedule", "eager")
+    clock = None if time in (None, False) else clock_of(time, arch, values)
+    if clock is not None and schedule != "eager":
+        raise LaunchError(f"schedule {schedule!r}: time is predicted with the eager schedule alone")
+    if clock is None and not values:
+        raise LaunchError("values=False is for predicting time: give time=, too")
+    if devices is not None and not (type(devices) is int and 1 <= devices <= MAX_DEVICES):
+        raise LaunchError(f"devices = {devices!r}: must be in [1, {MAX_DEVICES}]")
+    if devices is not None and clock is not None:
+        raise LaunchError("time is predicted of one GPU: leave devices= out")
+    others = {"devices=": devices is not None, "time=": clock}
+    check_schedules(schedule, settings.get("schedules"), others)
+    if not isinstance(schedule, Path):
+        Schedule(schedule, settings.get("seed", 0))
+    return [
+        EmulatedGpu(arch, limits=limits, clock=clock, device=device, **settings)
+        for device in range(devices or 1)
+    ]
+
+
 @overload
 def emulate(
     arch: Any = "sm_100", *, devices: int, **options: Any
@@ -680,25 +719,13 @@ def emulate(
     from triton_ext.emulator.host.torch_cuda import MarkedEmpty, Redirected, cuda_on_the_host
 
     end_quietly()
-    limits = Limits(max_steps, timeout)
-    arch = target_number(arch)
-    clock = None if time in (None, False) else clock_of(time, arch, values)
-    if clock is not None and schedule != "eager":
-        raise LaunchError(f"schedule {schedule!r}: time is predicted with the eager schedule alone")
-    if clock is None and not values:
-        raise LaunchError("values=False is for predicting time: give time=, too")
-    if devices is not None and not (type(devices) is int and 1 <= devices <= MAX_DEVICES):
-        raise LaunchError(f"devices = {devices!r}: must be in [1, {MAX_DEVICES}]")
-    if devices is not None and clock is not None:
-        raise LaunchError("time is predicted of one GPU: leave devices= out")
-    check_schedules(schedule, schedules, {"devices=": devices is not None, "time=": clock})
-    gpus = [
-        EmulatedGpu(
-            arch, schedule, seed, observer, idle, buffers, limits, check_layouts, check_races,
-            check_empty, check_views, strict, check_unread, schedules, clock=clock, device=device,
-        )
-        for device in range(devices or 1)
-    ]  # fmt: skip
+    gpus = emulated_gpus(
+        arch, devices=devices, schedule=schedule, schedules=schedules, seed=seed, observer=observer,
+        idle=idle, buffers=buffers, max_steps=max_steps, timeout=timeout,
+        check_layouts=check_layouts, check_races=check_races, check_empty=check_empty,
+        check_views=check_views, strict=strict, check_unread=check_unread, time=time,
+        values=values,
+    )  # fmt: skip
     order = Schedule("eager" if isinstance(schedule, Path) else schedule, seed)
 
     def modes() -> contextlib.ExitStack:

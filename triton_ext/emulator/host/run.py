@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state.block import Launch
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
+from triton_ext.emulator.state.storage import Storage
 from triton_ext.emulator.state.tensor_map_memory import encode
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.hardware.im2col import Im2colMap
@@ -142,29 +143,49 @@ def _argument_bytes(value: Any, variable: Variable, memory: GlobalMemory, name: 
     )
 
 
-def _initial_bytes(variable: Variable) -> np.ndarray[Any, Any]:
-    """A module variable's memory, with its initializer's values (PTX ISA, "Initializers")."""
+_ADDRESS = re.compile(r"(?:generic\()?(?P<name>[A-Za-z_$%][\w$]*)\)?(?:\+(?P<more>\d+))?")
+
+
+def initial_bytes(
+    variable: Variable, addresses: Mapping[str, int] | None = None
+) -> np.ndarray[Any, Any]:
+    """A module variable's memory, with its initializer's values (PTX ISA, "Initializers").
+
+    Args:
+        addresses: those of the module's variables, which an initializer may name.
+
+    Raises:
+        LaunchError: an initializer that is not understood.
+    """
     data = np.zeros(max(16, variable.bytes), np.uint8)
     text = variable.initializer
     if not text:
         return data
     dtype = DTYPES.get(variable.type)
-    parts = re.findall(r"[^{},\s]+", text)
+    parts = re.findall(r"[^{},\s]+", re.sub(r"\s*\+\s*", "+", text))
     if dtype is None or len(parts) * dtype.itemsize > variable.bytes:
         raise LaunchError(
             f"variable {variable.name}: {len(parts)} initial values for {variable.bytes} bytes of"
             f" .{variable.type}"
         )
-    try:
-        values = [constant(part, variable.type) for part in parts]
-    except ValueError as error:
-        raise LaunchError(f"variable {variable.name}: {error}") from None
-    wrong = [part for part, value in zip(parts, values, strict=True) if value is None]
-    if wrong:
-        raise LaunchError(f"variable {variable.name}: initializer {wrong[0]!r} is not a number")
+    values = [_initial(part, variable, addresses or {}) for part in parts]
     raw = np.array(values, dtype).view(np.uint8)
     data[: len(raw)] = raw
     return data
+
+
+def _initial(part: str, variable: Variable, addresses: Mapping[str, int]) -> Any:
+    """One value of an initializer: a number, or the address of another variable."""
+    named = _ADDRESS.fullmatch(part)
+    if named and named["name"] in addresses:
+        return addresses[named["name"]] + int(named["more"] or 0)
+    try:
+        value = constant(part, variable.type)
+    except ValueError as error:
+        raise LaunchError(f"variable {variable.name}: {error}") from None
+    if value is None:
+        raise LaunchError(f"variable {variable.name}: initializer {part!r} is not a number")
+    return value
 
 
 def prepare(
@@ -182,6 +203,7 @@ def prepare(
     check_empty: bool = False,
     strict: bool = False,
     check_unread: bool = False,
+    variables: Mapping[str, int] | None = None,
 ) -> Launch:
     """Check a launch, and lay out its parameters.
 
@@ -190,6 +212,8 @@ def prepare(
         check_layouts, check_races: see `run_ptx`.
         check_empty: see `triton_ext.emulate`.
         strict, check_unread: see `run_ptx`.
+        variables: the addresses of the module's variables, which lie in `memory`; None to give them
+            memory, with their initial values, for this launch alone.
 
     Raises:
         LaunchError: what the kernel or the GPU does not allow.
@@ -235,19 +259,25 @@ def prepare(
         )
     memory = memory or GlobalMemory()
     memory.released.clear()
-    addresses = {
-        symbol.name: memory.register(
-            _initial_bytes(symbol.variable), name=f"variable {symbol.name}"
-        )
-        for symbol in storage.symbols.values()
-        if symbol.space == "global"
-    }
+    addresses = dict(_fresh(storage, memory) if variables is None else variables)
     parameters = pack_arguments(program, args, memory, names)
     return Launch(
         storage, grid, cluster, block, dynamic_smem_bytes, parameters, addresses, memory,
         check_layouts, check_races, check_empty, in_clusters, strict=strict,
         check_unread=check_unread,
     )  # fmt: skip
+
+
+def _fresh(storage: Storage, memory: GlobalMemory) -> dict[str, int]:
+    """New memory for a kernel's global and constant variables; their addresses."""
+    found = [each.variable for each in storage.symbols.values() if each.space == "global"]
+    data = {each.name: np.zeros(max(16, each.bytes), np.uint8) for each in found}
+    addresses = {
+        name: memory.register(each, name=f"variable {name}") for name, each in data.items()
+    }
+    for each in found:
+        data[each.name][:] = initial_bytes(each, addresses)
+    return addresses
 
 
 def register_buffers(memory: GlobalMemory, buffers: Any) -> None:

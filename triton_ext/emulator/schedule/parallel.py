@@ -31,6 +31,9 @@ from triton_ext.emulator.units.global_order import Kept
 
 WORTH_FORKING = 0.05
 """Seconds of work below which forks cost more than they gain (10 to 20 ms with torch)."""
+MOST_COPIED = 1 << 30
+"""Bytes of global memory above which it is not copied for forks: copies would take longer, and the
+host's memory, where a program has allocated much and uses little of it."""
 _TALKING = ("atom", "red", "griddepcontrol", "clusterlaunchcontrol", "multimem", "ld.volatile",
             "ld.acquire", "ld.relaxed", "cp.reduce", "call")  # fmt: skip
 
@@ -64,7 +67,9 @@ def execute(machine: Machine) -> None:
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
     workers = min(cores, len(clusters) - 1)
     try:
-        if workers < 2 or machine.observer is not None or not independent(machine.program):
+        size = sum(len(each.data) for each in machine.launch.memory.allocations)
+        alone = workers < 2 or size > MOST_COPIED or machine.observer is not None
+        if alone or not independent(machine.program):
             machine.run()
             return
         began = time.perf_counter()

@@ -245,6 +245,7 @@ class GlobalMemory:
 
     Attributes:
         released: what flags have released, by address: see `units.memory_order`.
+        workspace: the address of what a cooperative launch synchronizes its grid with; 0: none.
     """
 
     def __init__(
@@ -254,6 +255,7 @@ class GlobalMemory:
         self.allocations: list[Allocation] = []
         self.find = find
         self.released: dict[int, Any] = {}
+        self.workspace = 0
 
     def register(self, array: NDArray[Any], owner: Any = None, name: str = "") -> int:
         """Make a contiguous array's bytes accessible, and return its address."""
@@ -351,13 +353,18 @@ class GlobalMemory:
     def load(self, addresses: Offsets, width: int, by: Accessor | None) -> Bytes:
         """(n, width) bytes."""
         check_aligned(addresses, width, "global")
-        values: Bytes = np.empty((len(addresses), width), np.uint8)
+        values: Bytes | None = None
         for found, lanes in self.groups(addresses, width):
             offsets = addresses[lanes] - found.start
             if by is not None:
                 by.lanes(lanes).read(found, 0, offsets, width)
-            values[lanes] = gather(found.data, offsets, width)
-        return values
+            here = gather(found.data, offsets, width)
+            if isinstance(lanes, slice):  # all of them
+                return here
+            if values is None:
+                values = np.empty((len(addresses), width), np.uint8)
+            values[lanes] = here
+        return np.empty((0, width), np.uint8) if values is None else values
 
     def store(self, addresses: Offsets, values: Bytes, by: Accessor | None) -> None:
         """Write (n, width) bytes."""

@@ -117,7 +117,8 @@ def _decoded(data: bytes) -> TensorMap:
 
 
 def encode(tensor_map: TensorMap | Im2colMap) -> bytes:
-    """The 128 bytes of a map."""
+    """The 128 bytes of a map, as the emulator keeps it in a parameter or in global memory, where it
+    must begin at a multiple of 64 (`triton_ext.emulator.tensor_map_bytes`)."""
     box: tuple[int, ...] | None = None
     if isinstance(tensor_map, Im2colMap):
         corners = zip(tensor_map.lower, tensor_map.upper, strict=True)

@@ -88,7 +88,7 @@ class By:
 
     def lanes(self, chosen: Any) -> By:
         """Some of the lanes."""
-        if len(self.agents) == 1:
+        if len(self.agents) == 1 or isinstance(chosen, slice):  # a slice is all of them
             return self
         return replace(self, agents=self.agents[chosen])
 

@@ -1,0 +1,204 @@
+"""The memory of the emulated GPU, as a program sees it: a file that both map.
+
+A program maps it where `START` says, so that addresses of the device are addresses that it could
+use itself, as with CUDA's unified addressing. Here it is mapped anywhere: what kernels are given
+has the program's addresses and the bytes of this mapping.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from triton_ext.emulator.host.cuda.status import CudaError
+from triton_ext.emulator.state.memory import EMPTY, Allocation, Bytes
+
+START = 0x2000_0000_0000
+"""Where programs map the memory: far from what Linux gives to programs and libraries on x86-64 and
+on Arm (``Documentation/arch/x86/x86_64/mm.rst``, with 47 bits for programs)."""
+SIZE = 64 << 30
+"""Bytes; only what is written takes memory of the host."""
+ALIGNMENT = 512
+"""Bytes: of what ``cuMemAlloc`` gives, and of what is left free between two of them, so that an
+access behind the end of one is found (a GPU aligns to at least 256: CUDA C++ Programming Guide)."""
+_INVALID, _NO_MEMORY = 1, 2
+HOST, DEVICE, MANAGED = "host", "device", "managed"
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory that the program has allocated.
+
+    Attributes:
+        start: its address in the program.
+        size: its bytes.
+        offset: where it begins in the file.
+        kind: `HOST`, `DEVICE` or `MANAGED`.
+        name: what faults call it.
+    """
+
+    start: int
+    size: int
+    offset: int
+    kind: str
+    name: str
+
+    @property
+    def end(self) -> int:
+        """The first address behind it."""
+        return self.start + self.size
+
+    @property
+    def taken(self) -> int:
+        """The bytes of the file that it takes."""
+        return -(-max(self.size, 1) // ALIGNMENT) * ALIGNMENT + ALIGNMENT
+
+
+class Heap:
+    """Allocations in the file.
+
+    Args:
+        marked: fill new memory with what says that nothing has written it.
+    """
+
+    def __init__(self, *, marked: bool = False) -> None:
+        self.file = os.memfd_create("triton-ext-gpu")
+        os.ftruncate(self.file, SIZE)
+        self._mapped = mmap.mmap(self.file, SIZE)
+        self.bytes: Bytes = np.frombuffer(self._mapped, np.uint8)
+        self._marked = marked
+        self._starts: list[int] = []
+        self._rooms: list[Room] = []
+        self._freed: list[Room] = []
+        self._next, self._made, self.used = 0, 0, 0
+        self._holes: list[tuple[int, int]] = []
+
+    def close(self) -> None:
+        """Give the memory back."""
+        os.close(self.file)
+
+    def allocate(self, size: int, kind: str = DEVICE, name: str = "") -> Room:
+        """Memory of so many bytes.
+
+        Raises:
+            CudaError: there is none left.
+        """
+        self._made += 1
+        room = Room(0, size, 0, kind, name or f"allocation {self._made}")
+        offset = self._place(room.taken)
+        room = replace(room, start=START + offset, offset=offset)
+        self._add(room)
+        if self._marked and kind == DEVICE and not name:
+            data = self.bytes[offset : offset + size]
+            data[:] = np.resize(EMPTY, size)
+        return room
+
+    def register(self, start: int, size: int) -> Room:
+        """Memory for pages of the program, which keep their address."""
+        if any(self.overlapping(start, size)):
+            raise CudaError(_INVALID, "a part of this memory is registered already")
+        self._made += 1
+        granted = mmap.PAGESIZE
+        room = Room(start, size, 0, HOST, f"registered memory {self._made}")
+        at = self._place(room.taken + granted)
+        room = replace(room, offset=-(-at // granted) * granted)
+        self._add(room)
+        return room
+
+    def _place(self, taken: int) -> int:
+        if self._next + taken <= SIZE:
+            offset = self._next
+            self._next += taken
+            return offset
+        for at, (first, size) in enumerate(self._holes):
+            if size >= taken:
+                self._holes[at] = (first + taken, size - taken)
+                return first
+        raise CudaError(_NO_MEMORY)
+
+    def _add(self, room: Room) -> None:
+        at = bisect.bisect(self._starts, room.start)
+        self._starts.insert(at, room.start)
+        self._rooms.insert(at, room)
+        self.used += room.size
+
+    def free(self, address: int) -> Room:
+        """Free what begins at an address.
+
+        Raises:
+            CudaError: nothing does.
+        """
+        at = bisect.bisect_left(self._starts, address)
+        if at == len(self._starts) or self._starts[at] != address:
+            known = self.find(address)
+            where = f"is {address - known.start} bytes into {known.name}" if known else "is unknown"
+            raise CudaError(_INVALID, f"{address:#x} {where}: only what begins there can be freed")
+        room = self._rooms.pop(at)
+        del self._starts[at]
+        self.used -= room.size
+        if room.size >= mmap.PAGESIZE:
+            first = -(-room.offset // mmap.PAGESIZE) * mmap.PAGESIZE
+            whole = (room.offset + room.size - first) // mmap.PAGESIZE * mmap.PAGESIZE
+            if whole:
+                self._mapped.madvise(mmap.MADV_REMOVE, first, whole)
+        self._holes.append((room.offset, room.taken))
+        self._freed = [*self._freed[-999:], room]
+        return room
+
+    def find(self, address: int) -> Room | None:
+        """The allocation that an address is in."""
+        at = bisect.bisect(self._starts, address) - 1
+        return self._rooms[at] if at >= 0 and address < self._rooms[at].end else None
+
+    def freed(self, address: int) -> Room | None:
+        """What an address was in, before it was freed."""
+        return next(
+            (each for each in reversed(self._freed) if each.start <= address < each.end), None
+        )
+
+    def overlapping(self, start: int, size: int) -> list[Room]:
+        """The allocations that have bytes of a range."""
+        at = max(bisect.bisect(self._starts, start) - 1, 0)
+        to = bisect.bisect_left(self._starts, start + size)
+        return [each for each in self._rooms[at:to] if each.end > start]
+
+    def pointed_at(self, data: bytes) -> list[Room]:
+        """The allocations that aligned words of some bytes point into."""
+        words = np.frombuffer(data[: len(data) // 8 * 8], np.uint64)
+        found = {}
+        for word in map(int, np.unique(words)):
+            room = self.find(word)
+            if room is not None:
+                found[room.start] = room
+        return list(found.values())
+
+    def allocation(self, room: Room) -> Allocation:
+        """The memory, for a launch."""
+        end = room.offset + -(-room.size // 16) * 16  # TMA stores write whole 16 bytes
+        return Allocation(room.start, room.size, self.bytes[room.offset : end], room.name)
+
+    def data(self, room: Room) -> Bytes:
+        """Its bytes."""
+        return self.bytes[room.offset : room.offset + room.size]
+
+    def check(self, address: int, size: int, what: str) -> None:
+        """Check that a range is in one allocation, or has nothing to do with the GPU's memory.
+
+        Raises:
+            CudaError: it leaves its allocation.
+        """
+        room = self.find(address)
+        if room is not None and address + size <= room.end:
+            return
+        if room is None and not START <= address < START + SIZE:
+            return
+        if room is None:
+            gone = self.freed(address)
+            why = f"lies in {gone.name}, which was freed" if gone else "is in no allocation"
+        else:
+            why = f"leaves {room.name}, which has {room.size} bytes, by {address + size - room.end}"
+        raise CudaError(_INVALID, f"{what} of {size} bytes at {address:#x} {why}")
