@@ -68,7 +68,7 @@ def _suits_scales(product: ProductSpec, tile: Sm90Tile) -> bool:
     """Whether a tile is one that is worth its fp32 scales, if there are any.
 
     Where a scale is that of 128 columns, those of a tile should be one block: each further part,
-    and each column with a scale of its own, is a product for each sum. Of ten tiles, the one of
+    and each column with a scale of its own, is a product for each sum. Of eight tiles, the one of
     128 x 128 that two consumers share was the fastest in four of four problems of 4096 rows; those
     that the model preferred took up to 1.7 times as long (H100, ``benchmarks.experts --only
     tiles``).
