@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TREE := build/tree
 
-.PHONY: demo test setup lint tree types layers installed pytest oracle docs plots benchmark gpu-test \
+.PHONY: demo test setup lint tree types layers installed pytest oracle foreign docs plots benchmark gpu-test \
 	first-light gpu-benchmark wheel hub-kernel lock clean
 .DELETE_ON_ERROR:
 
@@ -124,11 +124,17 @@ oracle: setup installed
 	export FUZZ=2000; $(RUN) -m pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)
 	$(RUN) tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
 	$(RUN) tests/support/sync_faults.py --each 2
+	$(RUN) tests/support/view_chains.py --seed $$(date +%s) --count 500
 	$(RUN) tests/support/upstream_suites.py --suite tl $(UPSTREAM_ARGS)
 	$(RUN) tests/support/upstream_suites.py --suite kernels --sample 60 $(UPSTREAM_ARGS)
 	$(RUN) tests/support/upstream_suites.py --suite consan --sample 0 $(UPSTREAM_ARGS)
 	$(RUN) tests/support/cute_examples.py
 	$(RUN) tests/support/upstream_suites.py --suite gluon --path .tritons/3.8.0 $(UPSTREAM_ARGS)
+
+# The kernels of other projects, as their packages have them, on the emulated GPUs, with the passes on;
+# `make test` skips them. It writes docs/reference/foreign.md. FOREIGN_ARGS="--projects vllm" for some.
+foreign: setup
+	$(BIN)/python tests/support/foreign.py --write $(FOREIGN_ARGS)
 
 # The site in build/site, with search: guide, reference, commands and API. A link within it that leads
 # nowhere is an error. Before it, what is generated of docs/ (tests compare it with what is

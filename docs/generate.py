@@ -1,7 +1,8 @@
 """Draws ``docs/pictures``, and writes what is generated of the pages.
 
 Run by ``make docs``: the output of the commands in ``docs/guide/layouts.md``, and of
-``docs/reference`` the table of instructions and the museum.
+``docs/reference`` the tables of instructions, of targets and of what is undefined and relied on,
+and the museum.
 
 Every picture is what a command prints, or what a function of `triton_ext.render` returns; the same
 input gives the same bytes.
@@ -24,8 +25,12 @@ from triton_ext.cli import main
 from triton_ext.emulator.decode.decoder import opcodes_of
 from triton_ext.emulator.decode.evidence import EVIDENCE
 from triton_ext.emulator.instructions import FAMILIES, TABLES
+from triton_ext.emulator.state.leniencies import LENIENCIES
+from triton_ext.hardware.architecture import CAPABILITIES
 from triton_ext.layouts.atoms import Major, SwizzleAtom
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS, SharedLinear
+from triton_ext.ptx.new_forms import NEW_FORMS
+from triton_ext.ptx.targets import ROWS, having
 from triton_ext.render.html import stacked_atoms
 from triton_ext.render.scene import MARGIN, Box, Scene, Text
 from triton_ext.render.svg import atom_svg
@@ -229,6 +234,99 @@ def instructions() -> str:
     return "\n".join([*lines, ""])
 
 
+def _targets_of(needs: tuple[str, ...]) -> Iterator[str]:
+    """A cell for each capability: the suffix with which it has what `needs` ask for."""
+    found = {each.number: each.suffix for each in having(needs)}
+    for number in CAPABILITIES:
+        yield {None: "", "": "yes"}.get(found.get(number), found.get(number) or "")
+
+
+def targets() -> str:
+    """``docs/reference/targets.md``, from the tables that refusals follow."""
+    names = " | ".join(f"sm_{number}" for number in CAPABILITIES)
+    rule = " | ".join(["---"] * (1 + len(CAPABILITIES)))
+    lines = [
+        "# The targets",
+        "",
+        "This page is generated (`make docs`). All commands, `emulate`, `run_ptx`, the fixture and"
+        " the passes take these GPUs; what one of them lacks is refused before anything runs, as"
+        " ptxas refuses it. `tests/ptx/test_targets.py` compares the second table with the ptxas of"
+        " Triton 3.9, each form of an instruction on each target.",
+        "",
+        "| target | GPU | tensor cores | multiprocessors | shared memory of a block | threads of a"
+        " multiprocessor | blocks of a cluster | columns of tensor memory |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        *(
+            f"| sm_{each.number} | {each.gpu} | {each.products} | {each.multiprocessors} |"
+            f" {each.shared_memory_per_block >> 10} KB | {each.threads_per_sm} | {each.cluster} |"
+            f" {each.tensor_memory_columns or ''} |"
+            for each in CAPABILITIES.values()
+        ),
+        "",
+        "The matmul and its kernels run on sm_90 and on those with tcgen05; the timeline has"
+        " figures of sm_90 and sm_100. How tensor cores round was measured on sm_90; elsewhere a"
+        " product is rounded once. None of the others was measured.",
+        "",
+        "## What not every target has",
+        "",
+        "`a`: with the suffix, as in `.target sm_100a`; `f`: with `f` or `a`; yes: with none, too."
+        " The compilers of Triton write the suffix.",
+        "",
+        f"| instructions | {names} |",
+        f"| {rule} |",
+        *(f"| {row.what} | {' | '.join(_targets_of(row.needs))} |" for row in ROWS),
+        "",
+        "Of `tcgen05.mma`, K = 96 of the mxf4 kinds is of sm_103 and sm_107; K = 64 of f8f6f4 and"
+        " mxf8f6f4, and K = 128 of the mxf4 kinds, of sm_107. The instruction descriptor says it,"
+        " which ptxas does not see.",
+        "",
+        "## New forms of PTX",
+        "",
+        "| PTX ISA | form | |",
+        "| --- | --- | --- |",
+        *(
+            f"| {each.version} | {each.what} | {'executed' if each.executed else 'refused'} |"
+            for each in NEW_FORMS
+        ),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def undefined() -> str:
+    """``docs/reference/undefined.md``, from the table that the emulator reads."""
+    lines = [
+        "# Undefined, and relied on",
+        "",
+        "This page is generated (`make docs`). Published kernels, whose results are checked, do"
+        " what the documents leave undefined. The emulated GPU runs these as hardware does, and"
+        " says once for each what is undefined and on whose word it is taken: a warning of the"
+        " category `UndefinedBehaviour`. With `strict` each is a fault. Nothing else differs"
+        " between the two: a race is a fault in both.",
+        "",
+        "| where | how to be strict |",
+        "| --- | --- |",
+        "| `emulate`, `run_ptx` | `strict=True` |",
+        "| `triton-ext run` | `--strict` |",
+        "| pytest, with the fixture `emulated_gpu` | `--emulate-strict` |",
+        "| the environment | `TRITON_EXT_EMULATE='sm_100{strict=true}'` |",
+        "",
+        "For machines: `triton-ext run --format json` prints an object with `faults` (how many of"
+        " each kind) and `undefined` (these rows, by their names); `--format sarif` has them as"
+        " warnings `undefined/NAME`; `EmulatedGpu.taken` and `Machine.taken` hold them.",
+    ]
+    for rule in LENIENCIES:
+        lines += [
+            "",
+            f"## {rule.name}",
+            "",
+            f"{rule.undefined[0].upper()}{rule.undefined[1:]} ({rule.document}).",
+            "",
+            f"- *It is taken for:* {rule.taken}.",
+            f"- *Evidence:* {rule.evidence}.",
+        ]
+    return "\n".join([*lines, ""])
+
+
 def museum() -> str:
     """``docs/reference/museum.md``: each exhibit is run for it."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -247,6 +345,8 @@ def write() -> None:
         (PICTURES / f"{name}.svg").write_text(draw(), encoding="utf-8")
     PAGE.write_text(refreshed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     (REFERENCE / "instructions.md").write_text(instructions(), encoding="utf-8")
+    (REFERENCE / "targets.md").write_text(targets(), encoding="utf-8")
+    (REFERENCE / "undefined.md").write_text(undefined(), encoding="utf-8")
     (REFERENCE / "museum.md").write_text(museum(), encoding="utf-8")
 
 

@@ -38,6 +38,9 @@ BLOCK_SCALED = {
 SCALE_BLOCK = (128, 4)
 """Rows and columns of a block of scales, whose 512 bytes are contiguous (cuBLAS, "1D Block Scaling
 Factors Layout"); in tensor memory it takes 4 columns."""
+FP32_SCALE_BLOCK = 128
+"""Elements along K that share an fp32 scale, and rows where these share one, too (DeepSeek-V3
+Technical Report, 3.3.2)."""
 MIXED = {"e4m3_e5m2": ("e4m3", "e5m2"), "e5m2_e4m3": ("e5m2", "e4m3")}
 """A's type and B's, where they differ: those of gradients in fp8, by ``wgmma`` and ``tcgen05``'s
 kind::f8f6f4."""

@@ -65,6 +65,8 @@ def may_leave_through_pipeline(
     """
     if tile.swap_ab or epilogue.residual or tile.cluster_k > 1 or product.collective:
         return False
+    if product.groups is not None:
+        return False
     if product.c_type not in C_BYTES or tile.c_columns * product.c_bytes >= SECTOR_BYTES:
         return False
     pieces = last_tile(product, tile)

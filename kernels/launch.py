@@ -75,9 +75,13 @@ class LaunchPlan:
             `triton_ext.kernels.device.peers.Peers`.
             ``left_scales``, ``right_scales``: the block scales, with the boxes of `scale_tiles`.
             ``group``, ``piece_rows``: the attributes.
+            ``left_step``, ``right_step``: of the operands' fp32 scales, see `ScaleMatrix` in
+            `triton_ext.kernels.device.fp32_scales`.
             ``workspace``: a pointer to `workspace_bytes` bytes, aligned to 16.
             ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
-            elements, bias of `ProductSpec.bias_type`, scales of fp32. ``alpha``, ``beta``: floats.
+            elements, bias of `ProductSpec.bias_type`, scales of fp32. ``a_blocks``, ``b_blocks``:
+            pointers to the fp32 scales of blocks. ``offs``: a pointer to the ends of groups, int32.
+            ``c``: C's address, besides its descriptor. ``alpha``, ``beta``: floats.
         constants: compile-time arguments.
         options: compilation options.
         a_tile, b_tile, c_tile, edge_tile, last_tile: their ``tma_shape`` and ``tma_encoding`` are
@@ -192,6 +196,25 @@ def _own_tile(spec: KernelSpec) -> TileLayouts | None:
     return spec.layouts.a if spec.product.collective == "gather" else spec.layouts.c
 
 
+def _tiles_of(
+    spec: KernelSpec, rows: int, columns: int, size: tuple[int, int], batch: int
+) -> tuple[int, int, int]:
+    """Rows of tiles of a matrix, tiles of a row, and how many matrices there are; those of groups
+    if all are as long.
+
+    Args:
+        rows, columns: of a matrix of what is computed.
+        size: rows and columns of a cluster's tile.
+    """
+    divided = {"M": spec.tile.swap_ab, "rows": spec.tile.swap_ab, "N": not spec.tile.swap_ab}
+    if spec.product.groups in divided:
+        if divided[spec.product.groups]:
+            columns = -(-columns // batch)
+        else:
+            rows = -(-rows // batch)
+    return -(-rows // size[0]), -(-columns // size[1]), batch
+
+
 def _shape_of(
     spec: KernelSpec, m: int, n: int, device_properties: DeviceProperties, batch: int
 ) -> tuple[int, int, int, int]:
@@ -213,7 +236,7 @@ def _shape_of(
         rule = f"must be 0, or at least {'N' if tile.swap_ab else 'M'}, {rows}"
         raise LayoutError("loaded_rows", tile.loaded_rows, rule)
     size = tile.rows * tile.cluster_m, tile.columns * tile.cluster_n
-    down, across = -(-rows // size[0]), -(-columns // size[1])
+    down, across, batch = _tiles_of(spec, rows, columns, size, batch)
     tiles = batch * down * across
     resident = resident_clusters(multiprocessors, tile.cluster_m * tile.cluster_n)
     grid, workspace = tiles, 0
@@ -248,6 +271,8 @@ def argument_names(spec: KernelSpec) -> tuple[str, ...]:
         "c0_desc": spec.epilogue.residual or collective == "scatter",
         "own_desc": collective is not None,
         "group": True,
+        "left_step": spec.product.has_fp32_blocks,
+        "right_step": spec.product.has_fp32_blocks,
         "first_chunk": collective is not None,
         "ranks": collective is not None,
         "piece_rows": collective is not None,
@@ -362,6 +387,10 @@ def _newer(spec: KernelSpec, tile: PersistentTile) -> Iterator[tuple[str, Any, t
     release that does.
     """
     product = spec.product
+    if product.groups is not None:
+        yield "groups", product.groups, (3, 9)
+    if product.has_fp32_blocks:
+        yield "a_scale_rows", product.a_scale_rows, (3, 9)
     if isinstance(tile, Sm100Tile):
         if tile.cluster_launch_control:
             yield "cluster_launch_control", True, (3, 8)
@@ -398,7 +427,9 @@ def kernel_constants(spec: KernelSpec, *, generated_layouts: bool = True) -> dic
     if isinstance(spec.tile, SimpleTile):
         return constants
     arguments = argument_names(spec)
-    optional = ("c0_desc", "own_desc", "first_chunk", "ranks", "piece_rows")
+    optional = (
+        "c0_desc", "own_desc", "first_chunk", "ranks", "piece_rows", "left_step", "right_step"
+    )  # fmt: skip
     return constants | {name: None for name in optional if name not in arguments}
 
 
@@ -459,11 +490,13 @@ def _argument_types(spec: KernelSpec) -> dict[str, str]:
     product, layouts = spec.product, spec.layouts
     bias = TRITON_TYPES.get(product.bias_type, product.bias_type)
     types = {"workspace": "*u8", "bias": f"*{bias}", "a_scale": "*fp32",
-             "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32",
+             "b_scale": "*fp32", "offs": "*i32", "a_blocks": "*fp32", "b_blocks": "*fp32",
+             "left_step": "i32", "right_step": "i32", "alpha": "fp32", "beta": "fp32",
              "flags": "*i32", "counters": "*i32", "late": "*i32",
              "first_chunk": "i32", "ranks": "i32", "piece_rows": "i32", "group": "i32"}  # fmt: skip
     a_type, b_type = operand_types(product.element_type)
     c_type, right_type = product.c_type, a_type if spec.tile.swap_ab else b_type
+    types["c"] = f"*{TRITON_TYPES.get(c_type, c_type)}"
     tiles: dict[str, tuple[TileLayouts | None, str]] = {
         "a_desc": (layouts.a, a_type),
         "b_desc": (layouts.b, b_type),

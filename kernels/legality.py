@@ -19,6 +19,7 @@ from triton_ext.kernels.element_types import (
     BLOCK_SCALED,
     ELEMENT_BYTES,
     ELEMENT_TYPES,
+    FP32_SCALE_BLOCK,
     MMA_KINDS,
     SCALE_BLOCK,
 )
@@ -27,6 +28,7 @@ from triton_ext.kernels.last_tile import may_leave_through_pipeline
 from triton_ext.kernels.layouts import layouts_of
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.registers import (
+    FP32_TYPES,
     MOST_COLUMNS_OF_THREE,
     may_accumulate_in_fp32,
     most_columns,
@@ -41,6 +43,8 @@ POWERS = (8, 16, 32, 64, 128, 256)
 """Columns of a tile, and of a piece of C."""
 SCALED_COLUMNS = (128, 256)
 """Columns of tiles of block-scaled types."""
+MOST_PROMOTED_COLUMNS = 128
+"""Columns of a tile of sm_100 whose sums are added up in registers, a row in each thread."""
 INT8_MAX_COLUMNS = 224
 """The widest integer wgmma in Triton 3.7 to 3.9 (``NVGPUToLLVMPass.cpp``); PTX allows 256."""
 
@@ -58,6 +62,8 @@ def check(product: ProductSpec, epilogue: EpilogueSpec, tile: Tile) -> None:
         check_sm90_tile(tile, product, epilogue)
     else:
         check_sm100_tile(tile, product)
+    if not isinstance(tile, SimpleTile):
+        _check_groups(product, epilogue, tile)
 
 
 def check_product(product: ProductSpec, tile: Tile) -> None:
@@ -75,7 +81,10 @@ def _product_values(product: ProductSpec, tile: Tile) -> Values:
     on_hopper = tile.arch == 90
     if isinstance(tile, SimpleTile):
         yield "element_type", ELEMENT_TYPES
-        defaults = ("out_type", None), ("batched", False), ("collective", None)
+        defaults = (
+            ("out_type", None), ("batched", False), ("collective", None), ("a_scale_rows", 0),
+            ("b_scale_rows", 0), ("groups", None),
+        )  # fmt: skip
         yield from ((name, (value,)) for name, value in defaults)
         yield "fp32_accumulation", (False,)
         yield "a_major", ("K", "MN")
@@ -93,7 +102,16 @@ def _product_values(product: ProductSpec, tile: Tile) -> Values:
     yield "out_type", (*exact, "fp32", "fp16", "bf16", "e4m3", "e5m2")
     yield "collective", (None, "gather", "scatter")
     alone = (False,) if product.scaling else BOOLEAN
-    yield "batched", (True,) if product.collective else alone
+    yield "batched", (True,) if product.collective or product.groups else alone
+    scales = (0, 1, 128) if product.element_type in FP32_TYPES else (0,)
+    yield "a_scale_rows", scales
+    paired = (0,) if product.a_scale_rows == 0 else (1, 128)
+    yield "b_scale_rows", paired if product.a_scale_rows < 128 else (1,)
+    along_k = ("K",) if product.element_bytes == 2 else ()
+    no_groups = bool(product.collective or product.scaling)
+    yield "groups", (None,) if no_groups else (None, "M", "rows", "N", *along_k)
+    yield "a_scale_major", ("K", "MN")
+    yield "b_scale_major", ("K", "MN")
 
 
 def _rules_of_ranks(product: ProductSpec, tile: Tile) -> dict[str, bool]:
@@ -153,6 +171,7 @@ def _simple_values(tile: SimpleTile) -> Values:
 def check_sm90_tile(tile: Sm90Tile, product: ProductSpec, epilogue: EpilogueSpec) -> None:
     """Raise LayoutError unless Hopper's kernel takes it."""
     check_values(tile, _sm90_values(tile, product, epilogue))
+    _check_fp32_blocks(product, tile)
     if product.fp32_accumulation and not may_accumulate_in_fp32(product, tile):
         rule = "must be False: it is for fp8, up to 128 bytes of K, and as many sums as there is"
         raise LayoutError("fp32_accumulation", True, f"{rule} room for in the registers")
@@ -195,9 +214,53 @@ def _sm90_values(tile: Sm90Tile, product: ProductSpec, epilogue: EpilogueSpec) -
     yield "last_through_pipeline", BOOLEAN if may_leave else (False,)
 
 
+def _check_fp32_blocks(product: ProductSpec, tile: PersistentTile) -> None:
+    """Raise LayoutError unless a tile's kernel may have fp32 scales of blocks, if it has any."""
+    if not product.has_fp32_blocks:
+        return
+    if not product.fp32_accumulation and tile.arch == 90:
+        raise LayoutError("fp32_accumulation", False, "must be True: sums are scaled when added")
+    rule = "with fp32 scales of 128 elements along K"
+    if tile.block_k != FP32_SCALE_BLOCK:
+        raise LayoutError("block_k", tile.block_k, f"must be {FP32_SCALE_BLOCK} {rule}")
+    for name in ("cluster_n", "cluster_k"):
+        if getattr(tile, name) != 1:
+            raise LayoutError(name, getattr(tile, name), f"must be 1 {rule}")
+    if tile.arch == 100 and tile.columns > MOST_PROMOTED_COLUMNS:
+        wide = "block_m" if tile.swap_ab else "block_n"
+        most = f"must be at most {MOST_PROMOTED_COLUMNS} {rule}, as sums are in registers"
+        raise LayoutError(wide, tile.columns, most)
+
+
+def _check_groups(product: ProductSpec, epilogue: EpilogueSpec, tile: PersistentTile) -> None:
+    """Raise LayoutError unless a tile's kernel may make products of groups, if there are any."""
+    if product.groups is None:
+        return
+    majors = {"M": ("a_major", "K"), "rows": ("a_major", "K"), "N": ("b_major", "K")}
+    along_k = {"a_major": "MN", "b_major": "MN"}
+    wanted = along_k if product.groups == "K" else dict([majors[product.groups]])
+    for name, major in wanted.items():
+        if getattr(product, name) != major:
+            rule = f"must be {major}: groups along {product.groups} begin anywhere"
+            raise LayoutError(name, getattr(product, name), rule)
+    if epilogue.bias or epilogue.residual:
+        name = "bias" if epilogue.bias else "residual"
+        raise LayoutError(name, True, "must be False of products of groups")
+    legal: dict[str, Any] = {
+        "cluster_n": 1, "cluster_k": 1, "split_k": 1, "loaded_rows": 0,
+        "last_through_pipeline": False, "cluster_launch_control": False,
+    }  # fmt: skip
+    if product.groups == "K":
+        legal |= {"cluster_m": 1, "sharing_consumers": 1, "units": 1}
+    for name, value in legal.items():
+        if getattr(tile, name) != value:
+            raise LayoutError(name, getattr(tile, name), f"must be {value} of products of groups")
+
+
 def may_load_less(product: ProductSpec, tile: Sm90Tile) -> bool:
     """Whether a tile of the left operand may have rows that are not copied."""
     alone = tile.cluster_size == 1 and tile.rows == 64 and tile.consumers == 1
+    alone &= product.groups is None
     return alone and product.majors(tile.swap_ab)[0] == "K" and not product.collective
 
 
@@ -206,6 +269,7 @@ def check_sm100_tile(tile: Sm100Tile, product: ProductSpec) -> None:
     check_values(tile, _sm100_values(tile, product))
     if product.fp32_accumulation:
         raise LayoutError("fp32_accumulation", True, "must be False: all are added up in fp32")
+    _check_fp32_blocks(product, tile)
     _check_swizzles(tile, product)
     _check_shared_memory(tile, product)
 

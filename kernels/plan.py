@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.compat import SUMS_MAY_OVERLAP
 from triton_ext.kernels.device.wgmma import Product, product_of
+from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
 from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.kernels.last_tile import LastTile, last_tile
+from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.registers import CONSUMER_REGISTERS, asks_early
 from triton_ext.kernels.right_operand import right_unit
 from triton_ext.kernels.spec import KernelSpec
@@ -16,6 +19,9 @@ from triton_ext.kernels.tensor_memory import shared_sums
 from triton_ext.kernels.tile import PersistentTile, SimpleTile, Sm90Tile, Sm100Tile, Tile
 from triton_ext.kernels.tiles import Boxes, TileLayouts
 from triton_ext.layouts.triton.gluon import to_gluon
+
+TMA_BYTES = 16
+"""At multiples of how many bytes TMA stores (``cuTensorMapEncodeTiled``, globalStrides)."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,66 @@ class KernelPlan:
 
 
 @dataclass(frozen=True)
+class ScalesInMemory:
+    """How the fp32 scales of the blocks of the left and the right operand lie in memory.
+
+    Attributes:
+        left_each, right_each: whether each row (each column) has its own.
+        left_k_major, right_k_major: whether those along K are contiguous.
+        several: whether each matrix of a batch has its own scales, of the left operand and of the
+            right one.
+    """
+
+    left_each: bool
+    right_each: bool
+    left_k_major: bool
+    right_k_major: bool
+    several: tuple[bool, bool]
+
+
+def _scales_in_memory(product: ProductSpec, swap_ab: bool) -> ScalesInMemory | None:
+    """How a product's scales lie in memory."""
+    if not product.has_fp32_blocks:
+        return None
+    order = -1 if swap_ab else 1
+    rows = product.scale_rows[::order]
+    majors = (product.a_scale_major, product.b_scale_major)[::order]
+    of_a, of_b = product.groups == "N", product.groups in ("M", "rows")
+    several = (of_b, of_a) if swap_ab else (of_a, of_b)
+    return ScalesInMemory(
+        rows[0] == 1, rows[1] == 1, majors[0] == "K", majors[1] == "K", several
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GroupsOfTiles:
+    """What groups divide.
+
+    Attributes:
+        dim: 0 for the rows of what a kernel computes, 1 for its columns, 2 for K.
+        even: whether all have as many rows of C in memory.
+        aligned: at multiples of how many of its rows or columns a tile that TMA stores begins.
+    """
+
+    dim: int
+    even: bool
+    aligned: int
+
+
+def _groups_of(product: ProductSpec, swap_ab: bool) -> GroupsOfTiles | None:
+    """What a product's groups divide."""
+    if product.groups is None:
+        return None
+    dim = {"M": 0, "rows": 0, "N": 1, "K": 2}[product.groups]
+    along_rows_of_c = product.groups == "N"
+    return GroupsOfTiles(
+        1 - dim if swap_ab and dim < 2 else dim,
+        product.groups == "rows",
+        TMA_BYTES // product.c_bytes if along_rows_of_c else 1,
+    )
+
+
+@dataclass(frozen=True)
 class SpecializedPlan(KernelPlan):
     """What both specialized kernels are made of.
 
@@ -48,6 +114,8 @@ class SpecializedPlan(KernelPlan):
         boxes: how the tiles of the left operand, of the right one and of its edge are copied by
             boxes of their own; None where Triton copies them.
         product: the instructions of a product; None where they are Triton's.
+        groups: what groups divide; None if there are none.
+        fp32_scales: how the fp32 scales of blocks lie in memory; None if there are none.
     """
 
     tile: PersistentTile
@@ -56,6 +124,19 @@ class SpecializedPlan(KernelPlan):
     values: tuple[str, ...]
     boxes: tuple[Boxes | None, Boxes | None, Boxes | None]
     product: Product | None
+    groups: GroupsOfTiles | None
+    fp32_scales: ScalesInMemory | None
+
+    @property
+    def scaled_together(self) -> tuple[int, int]:
+        """How many rows, and columns, of what a consumer multiplies have one fp32 scale."""
+        if self.fp32_scales is None:
+            return 1, 1
+        segment = math.gcd(self.tile.columns, FP32_SCALE_BLOCK)
+        return (
+            1 if self.fp32_scales.left_each else 64,
+            1 if self.fp32_scales.right_each else segment,
+        )
 
     @property
     def block_m(self) -> int:
@@ -144,6 +225,8 @@ def plan_of(spec: KernelSpec, *, generated_layouts: bool = True) -> KernelPlan:
         "values": value_names(spec),
         "boxes": layouts.boxes,
         "product": product_of(spec) if spec.has_own_products else None,
+        "groups": _groups_of(product, tile.swap_ab),
+        "fp32_scales": _scales_in_memory(product, tile.swap_ab),
     }
     if isinstance(tile, Sm90Tile):
         depth, columns = right_unit(product, tile)
@@ -175,10 +258,14 @@ def value_names(spec: KernelSpec) -> tuple[str, ...]:
     """
     epilogue, collective = spec.epilogue, spec.product.collective
     named = {
+        "c": spec.product.groups is not None,
+        "offs": spec.product.groups is not None,
         "workspace": not isinstance(spec.tile, SimpleTile) and spec.tile.split_k > 1,
         "bias": epilogue.bias,
         "a_scale": epilogue.a_scales is not None,
         "b_scale": epilogue.b_scales is not None,
+        "a_blocks": spec.product.has_fp32_blocks,
+        "b_blocks": spec.product.has_fp32_blocks,
         "alpha": epilogue.alpha,
         "beta": epilogue.residual,
         "flags": collective is not None,

@@ -36,6 +36,15 @@ class ProductSpec:
         fp32_accumulation: on sm_90, of fp8: the tensor cores, which keep 13 fraction bits, add up
             the products of each `block_k` (of 128 bytes at most) alone, and threads add these sums
             in fp32: torch's products without ``use_fast_accum``. Needs Triton 3.9.
+        a_scale_rows, b_scale_rows: how many rows of A (columns of B) share an fp32 scale, which
+            they have for each 128 elements along K: 1 or 128; 0 where there are none. Both operands
+            have such or none, and each sum of 128 products is multiplied with both scales when it
+            is added in fp32: on sm_90 with `fp32_accumulation`, on sm_100 from tensor memory.
+        a_scale_major, b_scale_major: which dimension of these scales is contiguous.
+        groups: the dimension that groups divide, "M", "N" or "K", each of which has a product of
+            its own, made in one launch; where each group ends is read from memory. "rows" is "M"
+            with as many rows of A and C for each group, of which some count. Then `batched`: A, B
+            and C have a first dimension, of one or of the groups.
     """
 
     element_type: str
@@ -45,6 +54,21 @@ class ProductSpec:
     batched: bool = False
     collective: str | None = None
     fp32_accumulation: bool = False
+    a_scale_rows: int = 0
+    b_scale_rows: int = 0
+    a_scale_major: Major = "MN"
+    b_scale_major: Major = "K"
+    groups: str | None = None
+
+    @property
+    def scale_rows(self) -> tuple[int, int]:
+        """`a_scale_rows` and `b_scale_rows`."""
+        return self.a_scale_rows, self.b_scale_rows
+
+    @property
+    def has_fp32_blocks(self) -> bool:
+        """Whether each 128 elements of K have fp32 scales."""
+        return self.a_scale_rows > 0
 
     @functools.cached_property
     def element_bytes(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from triton_ext.kernels.element_types import MIXED
+import math
+
+from triton_ext.kernels.element_types import FP32_SCALE_BLOCK, MIXED
 from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.tile import Sm90Tile
@@ -45,25 +47,53 @@ def most_columns(product: ProductSpec, tile: Sm90Tile) -> int:
     return MOST_SUMS if alone else MOST_SUMS_BESIDE
 
 
-def _sets_of_sums(tile: Sm90Tile) -> int:
+SCALE_REGISTERS = 24
+"""Registers of a thread that scales may take besides what `FP32_REGISTERS` counts: with more, ptxas
+began to spill."""
+
+
+def _scale_registers(product: ProductSpec, tile: Sm90Tile, run: int) -> int:
+    """The registers of a thread that the fp32 scales take of runs of so many products: of one, and
+    of the next; where each column has its own, of one.
+    """
+    left, right = product.scale_rows[:: -1 if tile.swap_ab else 1]
+    if right == 1:
+        return tile.columns // 4 * run + SCALE_REGISTERS
+    rows = tile.rows // max(1, tile.sharing_consumers) // 64
+    return 2 * run * (rows * (2 if left == 1 else 1) + segments(tile)) if left else 0
+
+
+def segments(tile: Sm90Tile) -> int:
+    """Into how many equal parts a tile's columns are divided, of which each lies in one block of
+    128.
+    """
+    return tile.columns // math.gcd(tile.columns, FP32_SCALE_BLOCK)
+
+
+def _sets_of_sums(product: ProductSpec, tile: Sm90Tile) -> int:
     """For how many parts of a tile, as a consumer has one, there are registers; three suffice:
     the sums of all, those that are added to them, and those that are being made meanwhile.
     """
-    return min(3, FP32_REGISTERS.get(tile.consumers, 0) // max(1, sums(tile)))
+    room, own = FP32_REGISTERS.get(tile.consumers, 0), max(1, sums(tile))
+    for sets, run in ((3, FP32_RUN), (2, 1)):  # with two, products are not made in runs
+        scales = max(0, _scale_registers(product, tile, run) - SCALE_REGISTERS)
+        if own * sets + scales <= room:
+            return sets
+    return 1
 
 
 def may_accumulate_in_fp32(product: ProductSpec, tile: Sm90Tile) -> bool:
     """Whether there is room for the sums of a part of K beside those of all."""
     if product.element_type not in FP32_TYPES:
         return False
-    return _sets_of_sums(tile) > 1 and tile.block_k * product.element_bytes <= FP32_K_BYTES
+    return _sets_of_sums(product, tile) > 1 and tile.block_k * product.element_bytes <= FP32_K_BYTES
 
 
 def partial_sums(product: ProductSpec, tile: Sm90Tile) -> int:
     """How many sums a consumer has of one product of tiles alone: those of two products in
     turn, if there is room for them, so that one is added while the other is made.
     """
-    return _sets_of_sums(tile) - 1 if product.fp32_accumulation else 0
+    return _sets_of_sums(product, tile) - 1 if product.fp32_accumulation else 0
 
 
 def asks_early(product: ProductSpec, epilogue: EpilogueSpec, tile: Sm90Tile) -> bool:

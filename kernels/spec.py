@@ -85,6 +85,18 @@ class KernelSpec:
             return 0
         return registers.partial_sums(self.product, self.tile)
 
+    @property
+    def adds_in_order(self) -> bool:
+        """Whether one block adds up all products of an element of C, in the order of K: then its
+        bits are those of any other such kernel. (Instructions add so many elements of K to a sum,
+        whatever the tile's rows, columns and depth; fp8 accumulated in fp32 is added up by 128
+        bytes of K, which all kernels' tiles have that the cost model considers.)
+        """
+        tile = self.tile
+        if isinstance(tile, SimpleTile):
+            return True
+        return tile.split_k == tile.cluster_k == 1
+
     def with_fields(self, **changes: Any) -> KernelSpec:
         """A kernel that differs in these fields of its product, epilogue or tile."""
         return KernelSpec(*_replaced((self.product, self.epilogue, self.tile), changes))

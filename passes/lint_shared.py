@@ -10,9 +10,9 @@ from typing import Literal
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import (
-    SHARED_MEMORY_PER_BLOCK,
-    SHARED_MEMORY_PER_SM,
+    RESERVED_SHARED_MEMORY,
     WARP_THREADS,
+    Capability,
 )
 from triton_ext.hardware.banks import LINE_BYTES
 from triton_ext.hardware.register_moves import PlannedMove
@@ -33,7 +33,6 @@ from triton_ext.mlir.operations import subslice_offsets
 from triton_ext.passes.frame.base import Compilation, Diagnostic, Outcome, compiler_pass
 from triton_ext.passes.shared_accesses import (
     BLOCK_GRANULARITY,
-    RESERVED_PER_BLOCK,
     CopyUse,
     MoveUse,
     SharedAllocation,
@@ -154,7 +153,7 @@ class _Alternatives:
                 register_layout(use.tensor, self.kernel.ttgir),
                 replace(use.memory, encoding=str(other)),
                 use.direction,
-                self.kernel.arch,
+                self.kernel.target,
             )
         except LayoutError:
             return None
@@ -293,7 +292,7 @@ def _better_registers(use: MoveUse, move: PlannedMove, kernel: Compilation) -> s
         fastest = next(dim for dim, value in enumerate(first) if value)
         other = _blocked(use, fastest, move.pattern.warps)
         better = planned(
-            other.to_linear_layout(use.tensor.shape), use.memory, use.direction, kernel.arch
+            other.to_linear_layout(use.tensor.shape), use.memory, use.direction, kernel.target
         )
     except (LayoutError, StopIteration, IndexError):
         return _NOTHING_BETTER
@@ -587,7 +586,11 @@ def _never_read(allocation: SharedAllocation) -> Iterator[Finding]:
 
 
 def _limits(
-    shared: int, allocations: Sequence[SharedAllocation], warps: int, options: LintOptions
+    shared: int,
+    allocations: Sequence[SharedAllocation],
+    warps: int,
+    has: Capability,
+    options: LintOptions,
 ) -> Iterator[Finding]:
     """Shared memory close to the limit, or a little too much for one more block."""
     if not shared:
@@ -596,7 +599,7 @@ def _limits(
     place = largest.location if largest else None
     name = largest.name if largest else ""
     owner = f"the largest value, {name}, takes {largest.bytes}" if largest else "none is a value's"
-    limit = SHARED_MEMORY_PER_BLOCK
+    limit = has.shared_memory_per_block
     if shared > limit:
         yield Finding(
             "shared-limit",
@@ -616,12 +619,12 @@ def _limits(
             f"use smaller tiles or fewer buffers if anything is to be added; {owner}",
             place,
         )
-    fit = blocks_per_sm(shared, warps)
+    fit = blocks_per_sm(shared, warps, has)
     if fit.by_shared >= min(fit.by_threads, options.few_blocks + 1):
         return
     more = fit.by_shared + 1
-    share = SHARED_MEMORY_PER_SM // more // BLOCK_GRANULARITY * BLOCK_GRANULARITY
-    excess = shared - (share - RESERVED_PER_BLOCK)
+    share = has.shared_memory_per_sm // more // BLOCK_GRANULARITY * BLOCK_GRANULARITY
+    excess = shared - (share - RESERVED_SHARED_MEMORY)
     if 0 < excess <= options.block_margin * shared:
         yield Finding(
             "blocks-per-sm",
@@ -638,7 +641,7 @@ def findings(compilation: Compilation, options: LintOptions | None = None) -> li
     """The findings of a kernel; those about its total need ``shared`` in the metadata."""
     options = options or LintOptions()
     module = compilation.ttgir
-    allocations = shared_allocations(module, compilation.arch)
+    allocations = shared_allocations(module, compilation.target)
     found: list[Finding] = []
     for allocation in allocations:
         if allocation.is_barrier or allocation.layout is None:
@@ -652,7 +655,8 @@ def findings(compilation: Compilation, options: LintOptions | None = None) -> li
             found += _idle(allocation, module)
     shared = compilation.metadata.get("shared")
     if isinstance(shared, int):
-        found += _limits(shared, allocations, warps_of(module), options)
+        has = compilation.capability
+        found += _limits(shared, allocations, warps_of(module), has, options)
     return list(dict.fromkeys(found))
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.smem_descriptor import FIELDS
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.dump import layout_object
@@ -217,19 +216,19 @@ def layout_report(compilation: Compilation, *, ptx: bool = True) -> dict[str, An
         ptx: whether to report the MMA instructions of the PTX.
     """
     module = compilation.ttgir
-    allocations = shared_allocations(module, compilation.arch)
+    allocations = shared_allocations(module, compilation.target)
     shared = compilation.metadata.get("shared")
     warps = warps_of(module)
-    fit = blocks_per_sm(shared, warps) if isinstance(shared, int) else None
+    fit = blocks_per_sm(shared, warps, compilation.capability) if isinstance(shared, int) else None
     return {
         "version": JSON_VERSION,
         "kernel": compilation.kernel,
-        "arch": compilation.arch,
+        "arch": compilation.target,
         "warps": warps,
         "blocks_of_cluster": module.attributes.get("ttg.num-ctas", 1),
         "shared": {
             "bytes": shared if isinstance(shared, int) else None,
-            "limit": SHARED_MEMORY_PER_BLOCK,
+            "limit": compilation.capability.shared_memory_per_block,
             "values_bytes": sum(allocation.bytes for allocation in allocations),
             "blocks_per_sm": fit.by_shared if fit else None,
             "blocks_by_threads": fit.by_threads if fit else None,

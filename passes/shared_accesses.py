@@ -17,10 +17,9 @@ from typing import Literal
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import (
-    SHARED_MEMORY_PER_BLOCK,
-    SHARED_MEMORY_PER_SM,
+    RESERVED_SHARED_MEMORY,
     WARP_THREADS,
-    Architecture,
+    Capability,
 )
 from triton_ext.hardware.banks import BankReport, chunk_access
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand, derive_operand
@@ -55,12 +54,9 @@ _WRITERS = frozenset(
 """Operations that write the tile that they take, and do not read it."""
 
 
-THREADS_PER_SM = 2048
 BLOCKS_PER_SM = 32
-"""What a multiprocessor of sm_90 and sm_100 runs at once (CUDA programming guide, "Technical
-Specifications per Compute Capability")."""
-RESERVED_PER_BLOCK = SHARED_MEMORY_PER_SM - SHARED_MEMORY_PER_BLOCK
-"""Shared memory that the system takes for each block, in bytes (likewise)."""
+"""The most blocks that a multiprocessor of sm_90 and sm_100 runs at once; others run fewer (CUDA
+programming guide, "Technical Specifications per Compute Capability")."""
 BLOCK_GRANULARITY = 128
 """The shared memory of a block is a multiple of so many bytes (``cuda_occupancy.h``,
 ``cudaOccSMemAllocationGranularity``)."""
@@ -324,7 +320,7 @@ class TensorAllocation:
 
 @functools.lru_cache(maxsize=1024)
 def layout_operand(
-    layout: LinearLayout, bits: int, instruction: tuple[int, int], arch: Architecture, mn_dim: int
+    layout: LinearLayout, bits: int, instruction: tuple[int, int], arch: int, mn_dim: int
 ) -> MmaOperand:
     """`derive_operand`, its results kept."""
     return derive_operand(layout, bits, instruction, arch=arch, mn_dim=mn_dim)
@@ -391,7 +387,7 @@ def _mma_use(
     operand: Literal["A", "B"],
     memory: MemoryType,
     module: MlirModule,
-    arch: Architecture,
+    arch: int,
 ) -> MmaUse:
     mn_dim = 0 if operand == "A" else 1
     bits = memory.element_bitwidth
@@ -448,7 +444,7 @@ def _registers(
 
 @functools.lru_cache(maxsize=1024)
 def planned(
-    registers: LinearLayout, memory: MemoryType, direction: Direction, arch: Architecture
+    registers: LinearLayout, memory: MemoryType, direction: Direction, arch: int
 ) -> PlannedMove:
     """`plan_move` for a tensor and the tile, or the part of a tile, that it is moved to or from.
 
@@ -488,7 +484,7 @@ def _move_use(
     value: Value,
     memory: MemoryType,
     module: MlirModule,
-    arch: Architecture,
+    arch: int,
 ) -> MoveUse | None:
     tensor = tensor_type(value.type or "", module.aliases)
     if tensor is None:
@@ -510,7 +506,7 @@ _FORWARDING = frozenset(
 
 
 def _use(
-    operation: Operation, index: int, memory: MemoryType, module: MlirModule, arch: Architecture
+    operation: Operation, index: int, memory: MemoryType, module: MlirModule, arch: int
 ) -> MmaUse | CopyUse | MoveUse | Operation:
     """What an operation does with the memory that is its operand `index`."""
     if operation.name in MMAS and index < 2:
@@ -526,7 +522,7 @@ def _use(
 
 
 def _uses(
-    source: Value, flow: MemoryFlow, module: MlirModule, arch: Architecture
+    source: Value, flow: MemoryFlow, module: MlirModule, arch: int
 ) -> Iterator[MmaUse | CopyUse | MoveUse | Operation]:
     """What touches the memory of a value, in textual order; of barriers, the operations alone."""
     alloc, memory = source.definition, module.memory(source)
@@ -542,9 +538,7 @@ def _uses(
             yield operation if is_barrier else _use(operation, index, memory, module, arch)
 
 
-def _allocation(
-    value: Value, memory: MemoryType, flow: MemoryFlow, arch: Architecture
-) -> SharedAllocation:
+def _allocation(value: Value, memory: MemoryType, flow: MemoryFlow, arch: int) -> SharedAllocation:
     uses = list(_uses(value, flow, flow.module, arch))
     others = tuple(use for use in uses if isinstance(use, Operation))
     size, alignment, reason = 0, DEFAULT_ALIGNMENT, ""
@@ -573,7 +567,7 @@ def _allocation(
     )
 
 
-def shared_allocations(module: MlirModule, arch: Architecture) -> list[SharedAllocation]:
+def shared_allocations(module: MlirModule, arch: int) -> list[SharedAllocation]:
     """The shared memory of a module, the largest values first."""
     flow = MemoryFlow(module)
     found = [
@@ -641,10 +635,10 @@ def partition_warps(operation: Operation) -> list[int]:
     return [int(number) for number in re.findall(r"num_warps\((\d+)\)", words)]
 
 
-def blocks_per_sm(shared: int, warps: int) -> Occupancy:
+def blocks_per_sm(shared: int, warps: int, has: Capability) -> Occupancy:
     """The occupancy of a kernel that takes `shared` bytes of shared memory a block."""
-    taken = shared + RESERVED_PER_BLOCK
+    taken = shared + RESERVED_SHARED_MEMORY
     return Occupancy(
-        SHARED_MEMORY_PER_SM // (-(-taken // BLOCK_GRANULARITY) * BLOCK_GRANULARITY),
-        min(BLOCKS_PER_SM, THREADS_PER_SM // (warps * WARP_THREADS)),
+        has.shared_memory_per_sm // (-(-taken // BLOCK_GRANULARITY) * BLOCK_GRANULARITY),
+        min(BLOCKS_PER_SM, has.threads_per_sm // (warps * WARP_THREADS)),
     )

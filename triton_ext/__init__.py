@@ -1,8 +1,8 @@
 """Shared-memory layouts of the Hopper and Blackwell tensor cores, for Triton.
 
-The layout part imports neither Triton nor torch; `emulate` imports Triton, and `matmul`, `linear`,
-`addmm`, `bmm`, `scaled_mm`, `drop_in`, `autotune`, `fixed_kernels` and `measured_kernels` import
-both.
+The layout part imports neither Triton nor torch; `emulate` imports Triton, and the products
+(`matmul` and its kin, `grouped_mm`, quantization), `drop_in`, `autotune` and what else is said of
+these import both.
 """
 
 from __future__ import annotations
@@ -27,13 +27,18 @@ if TYPE_CHECKING:
     from triton_ext.ops import (
         addmm,
         autotune,
+        batch_invariant,
         bmm,
         drop_in,
         fixed_kernels,
+        grouped_mm,
         inductor,
         linear,
         matmul,
         measured_kernels,
+        quantize_1x128,
+        quantize_128x128,
+        scaled_grouped_mm,
         scaled_mm,
     )
 
@@ -47,6 +52,7 @@ __all__ = [
     "__version__",
     "addmm",
     "autotune",
+    "batch_invariant",
     "bmm",
     "core_matrix_linear_layout",
     "cute",
@@ -55,6 +61,7 @@ __all__ = [
     "emulate",
     "emulator",
     "fixed_kernels",
+    "grouped_mm",
     "hardware",
     "inductor",
     "interop",
@@ -67,6 +74,9 @@ __all__ = [
     "oracle",
     "parse_encoding",
     "passes",
+    "quantize_1x128",
+    "quantize_128x128",
+    "scaled_grouped_mm",
     "scaled_mm",
 ]
 
@@ -76,8 +86,9 @@ _begin()
 _draw_with(lambda value: importlib.import_module("triton_ext.render.notebook").html(value))
 
 _OPS = (
-    "addmm", "autotune", "bmm", "drop_in", "fixed_kernels", "linear", "matmul", "measured_kernels",
-    "scaled_mm",
+    "addmm", "autotune", "batch_invariant", "bmm", "drop_in", "fixed_kernels", "grouped_mm",
+    "linear", "matmul", "measured_kernels", "quantize_128x128", "quantize_1x128",
+    "scaled_grouped_mm", "scaled_mm",
 )  # fmt: skip
 _MODULES = {
     **{name: f"triton_ext.{name}" for name in ("emulator", "hardware", "kernels", "passes")},

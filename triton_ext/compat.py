@@ -28,7 +28,7 @@ try:
 except ImportError:  # 3.7 has no cluster launch control
     clc = None
 
-from triton_ext.hardware.architecture import architecture
+from triton_ext.hardware.architecture import target_number
 from triton_ext.layouts.triton.ending import end_quietly
 
 end_quietly()
@@ -182,7 +182,7 @@ LAUNCH_OPTIONS = {"enable_fp_fusion": True}
 
 
 def gpu_target(arch: int) -> GPUTarget:
-    """The compilation target of a compute capability: 90 or 100."""
+    """The compilation target of a compute capability, such as 90 or 100."""
     return GPUTarget("cuda", arch, 32)
 
 
@@ -227,7 +227,7 @@ def compile_kernel(
     source_type = GluonASTSource if kernel.is_gluon() else ASTSource
     source = source_type(kernel, dict(signature), dict(constexprs), attributes)
     return triton.compile(
-        source, target=gpu_target(architecture(target)), options={**LAUNCH_OPTIONS, **options}
+        source, target=gpu_target(target_number(target)), options={**LAUNCH_OPTIONS, **options}
     )
 
 

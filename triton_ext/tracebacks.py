@@ -21,10 +21,14 @@ _HIDDEN = ("triton_ext", "triton")
 """The packages whose frames are left out."""
 
 
+def is_own_module(name: str) -> bool:
+    """Whether a module of that name is of the program: neither of this project nor of Triton."""
+    return name.partition(".")[0] not in _HIDDEN
+
+
 def _is_own(entry: TracebackType) -> bool:
     """Whether it is a frame of the program's own."""
-    module = str(entry.tb_frame.f_globals.get("__name__"))
-    return module.partition(".")[0] not in _HIDDEN
+    return is_own_module(str(entry.tb_frame.f_globals.get("__name__")))
 
 
 def _own(traceback: TracebackType | None) -> Iterator[TracebackType]:

@@ -5,6 +5,7 @@ follows the product.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
@@ -47,13 +48,20 @@ MODELS: Mapping[int, CostModel] = {90: cast(CostModel, sm90), 100: cast(CostMode
 
 @functools.lru_cache(maxsize=4096)
 def choose_config(
-    arch: int, product: ProductSpec, problem: Problem, fixed: bool = False
+    arch: int,
+    product: ProductSpec,
+    problem: Problem,
+    fixed: bool = False,
+    in_order: bool = False,
 ) -> KernelSpec:
     """The kernel for a problem: the one whose predicted time is the shortest.
 
     Args:
         product: what is multiplied; whether it is `batched` is left to the caller.
-        fixed: choose among the `fixed_set` alone, unless accumulated in fp32.
+        fixed: choose among the `fixed_set` alone, unless accumulated in fp32, or of groups.
+        in_order: choose among those alone that add in the order of K
+            (`KernelSpec.adds_in_order`), so that an element's bits do not depend on the problem's
+            rows and columns.
 
     Raises:
         LayoutError: no kernel takes these types, or these major-nesses of them, or accumulates them
@@ -61,10 +69,17 @@ def choose_config(
     """
     _check_product(arch, product)
     check_model(problem.gpu)
-    if not fixed or product.fp32_accumulation:
-        return next(ranked(arch, product, problem))
+    outside = product.fp32_accumulation or product.has_fp32_blocks or product.groups is not None
+    if not fixed or outside:
+        suited, every = (ranked(arch, product, problem, each) for each in (False, True))
+        found = itertools.chain(suited, every)  # where none suits, the best of all
+        return next(spec for spec in found if spec.adds_in_order or not in_order)
     model = MODELS[arch]
-    kernels = [spec for spec in fixed_set(arch, product) if copies_enough(spec, problem)]
+    kernels = [
+        spec
+        for spec in fixed_set(arch, product)
+        if copies_enough(spec, problem) and (spec.adds_in_order or not in_order)
+    ]
     table = model.table_of(kernels, product)
     return next(model.compare(table, problem), None) or next(
         model.compare(table, problem, every=True)

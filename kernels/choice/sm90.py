@@ -19,8 +19,9 @@ from triton_ext.kernels.choice.features import features
 from triton_ext.kernels.choice.limits import FITTED, limited_seconds, turn_seconds
 from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.choice.table import Array, Table, ceil, divided
+from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
 from triton_ext.kernels.product import ProductSpec
-from triton_ext.kernels.registers import FP32_RUN, may_accumulate_in_fp32
+from triton_ext.kernels.registers import FP32_RUN, may_accumulate_in_fp32, segments
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.kernels.tile import Sm90Tile
 
@@ -30,6 +31,8 @@ limits alone, at most."""
 FP32_CYCLES, CLOCK = 240, 1.75e9
 """What a warpgroup that adds up sums waits for them, besides its own instructions, and the clock of
 that, Hz: by ``benchmarks.fit --promoted``."""
+MOST_SEGMENTS = 3
+"""Parts of a tile's columns with one fp32 scale each, where one consumer makes it."""
 SHARED_ROWS = 128
 """Rows of a tile that two consumers may share."""
 PINGPONG_K = {1: 6144, 2: 2048, 4: 2048}
@@ -56,9 +59,25 @@ def _in_fp32(specs: Iterable[KernelSpec]) -> Iterator[KernelSpec]:
             whole = tile.rows == SHARED_ROWS
             shared = replace(tile, consumers=2, pingpong=False) if whole else tile
             for each in (tile, shared):
-                if may_accumulate_in_fp32(product, each):
+                if may_accumulate_in_fp32(product, each) and _suits_scales(product, each):
                     found[KernelSpec.unchecked(product, spec.epilogue, each)] = None
     return iter(found)
+
+
+def _suits_scales(product: ProductSpec, tile: Sm90Tile) -> bool:
+    """Whether a tile is one that is worth its fp32 scales, if there are any.
+
+    Where a scale is that of 128 columns, those of a tile should be one block: each further part,
+    and each column with a scale of its own, is a product for each sum. Of ten tiles, the one of
+    128 x 128 that two consumers share was the fastest in four of four problems of 4096 rows; those
+    that the model preferred took up to 1.7 times as long (H100, ``benchmarks.experts --only
+    tiles``).
+    """
+    right = product.scale_rows[0 if tile.swap_ab else 1]
+    if max(product.scale_rows) < FP32_SCALE_BLOCK or tile.consumers == 1:
+        return right < FP32_SCALE_BLOCK or segments(tile) <= MOST_SEGMENTS
+    whole = (tile.rows, tile.columns) == (SHARED_ROWS, FP32_SCALE_BLOCK)
+    return right == FP32_SCALE_BLOCK and whole and not tile.pingpong
 
 
 def table_of(specs: Iterable[KernelSpec], product: ProductSpec) -> Table:

@@ -20,6 +20,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton_ext.compat import aggregate, tma_view
 from triton_ext.kernels.device.clusters import own_column
 from triton_ext.kernels.device.exchange import Exchange
+from triton_ext.kernels.device.groups import ROWS as ROWS_OF_GROUPS
+from triton_ext.kernels.device.groups import GroupStores
 from triton_ext.kernels.device.last_tile import LastPieces
 from triton_ext.kernels.device.matrices import store_block
 from triton_ext.kernels.device.operations import (
@@ -54,6 +56,7 @@ class Epilogue:
         exchange: with the other blocks of the cluster, which have sums of the same tile; or None.
         peers: the ranks among which the rows of C are divided, or None.
         last: how the last tile of a block leaves; None if it does so like the others.
+        stores: how tiles of groups are stored; None if there are no groups.
         PIECE: the layout of a piece in registers, if what operations need is asked for while the
             tile is multiplied; None if each piece asks for its own.
     """
@@ -65,6 +68,7 @@ class Epilogue:
     exchange: Exchange | gl.constexpr
     peers: Peers | gl.constexpr
     last: LastPieces | gl.constexpr
+    stores: GroupStores | gl.constexpr
     PIECE: gl.constexpr
 
     @gluon.jit
@@ -121,10 +125,23 @@ class Epilogue:
         """Begin the operations on pieces of PART columns that begin at these, and have LAYOUT."""
         size = self.pieces.size()
         before = 0
+        before_n = 0
         if self.peers is not None:
             before = self.peers.chunk(work.matrix) * size[0].to(gl.int32)
+        elif self.stores is not None:  # scales of what is not divided follow each other
+            matrix_size = size
+            nothing = work.k_end == 0  # its scales might be no numbers
+            size = (gl.where(nothing, 0, size[0]), gl.where(nothing, 0, size[1]))
+            if self.stores.DIM == ROWS_OF_GROUPS:
+                other = matrix_size[1].to(gl.int32) * work.matrix
+            else:
+                other = matrix_size[0].to(gl.int32) * work.matrix
+            if (self.stores.DIM == ROWS_OF_GROUPS) == self.pieces.N_MAJOR:
+                before_n = other
+            else:
+                before = other
         ROWS: gl.constexpr = self.pieces.tiles.shape[1]
-        place = Place(work.off_m, columns, size, before, ROWS, PART, LAYOUT)
+        place = Place(work.off_m, columns, size, before, before_n, ROWS, PART, LAYOUT)
         return self.operations.begin(place)
 
     @gluon.jit
@@ -280,7 +297,9 @@ class Epilogue:
         fence_async_shared()
         desc = self.pieces.desc
         for i in gl.static_range(FIRST, END):
-            if self.peers is None:
+            if self.stores is not None:
+                self.stores.store(self.pieces, work, i, WHICH)
+            elif self.peers is None:
                 self.pieces.store(desc, work.matrix, work, i, WHICH)
             elif not self.peers.SCATTER:
                 self.pieces.store(desc, self.peers.chunk(work.matrix), work, i, WHICH)
@@ -304,4 +323,8 @@ def epilogue_of(desc, tiles, c0_desc, c0_ready, values, exchange, peers, last, P
     beta = value(values, "beta", PLAN)
     residual = Residual(c0_desc, beta, c0_ready, pieces, PLAN.scatters)
     operations = operations_of(values, desc.dtype.primitive_bitwidth, PLAN)
-    return Epilogue(pieces, parts, operations, residual, exchange, peers, last, PIECE)
+    if PLAN.groups is None:
+        stores: gl.constexpr = None
+    else:
+        stores = GroupStores(value(values, "c", PLAN), PLAN.groups.dim)
+    return Epilogue(pieces, parts, operations, residual, exchange, peers, last, stores, PIECE)

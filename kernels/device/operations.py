@@ -30,7 +30,8 @@ class Place:
     Attributes:
         row, columns: where they begin.
         size: that of C: (rows, columns).
-        before: how many rows of A come before this C's.
+        before, before_n: how many elements of vectors along M, and along N, come before those of
+            this C or group.
         LAYOUT: theirs in registers.
     """
 
@@ -38,6 +39,7 @@ class Place:
     columns: gl.tuple
     size: gl.tuple
     before: gl.tensor | gl.constexpr
+    before_n: gl.tensor | gl.constexpr
     ROWS: gl.constexpr
     PART: gl.constexpr
     LAYOUT: gl.constexpr
@@ -71,6 +73,8 @@ class Vector:
         pointer = self.pointer
         if not self.OF_N:
             pointer += place.before * self.EACH
+        else:
+            pointer += place.before_n * self.EACH
         DIM: gl.constexpr = dimension(self.ACROSS, self.EACH)
         found = ()
         if DIM == 0:

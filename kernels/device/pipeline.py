@@ -27,6 +27,7 @@ from triton_ext.compat import TRITON_VERSION, aggregate
 from triton_ext.kernels.device.block_scales import BlockScales
 from triton_ext.kernels.device.boxes import copied_bytes, copiers, copiers_of, copy_boxes
 from triton_ext.kernels.device.clusters import OWN, block_of_cluster
+from triton_ext.kernels.device.fp32_scales import Fp32Scales
 from triton_ext.kernels.device.matrices import load_tile
 from triton_ext.kernels.device.peers import Peers
 
@@ -152,6 +153,7 @@ class Pipeline:
         ready, free: the barriers.
         PLAN: the kernel's `SpecializedPlan`.
         scales: those of the tiles, which come with them; None if they are not block-scaled.
+        fp32_scales: those by which sums of a K tile are multiplied; or None.
     """
 
     a_tiles: gl.shared_memory_descriptor
@@ -160,6 +162,7 @@ class Pipeline:
     free: gl.shared_memory_descriptor
     PLAN: gl.constexpr
     scales: BlockScales | gl.constexpr
+    fp32_scales: Fp32Scales | gl.constexpr
 
     @gluon.jit
     def first(self):
@@ -198,6 +201,8 @@ class Pipeline:
         right_bytes: gl.constexpr = copied_bytes(operands.b, RIGHT)
         edge_bytes: gl.constexpr = 0 if EDGE is None else copied_bytes(operands.edge, EDGE)
         off_k = k * (TILE.block_k * TILE.cluster_k)
+        if self.PLAN.groups is not None:
+            off_k += work.off_k
         barrier = self.ready.index(slot.index)
         self.wait_free(slot)
         mbarrier.expect(barrier, left_bytes + right_bytes + edge_bytes + scale_bytes)
@@ -303,7 +308,7 @@ class Reader:
 
 
 @gluon.jit
-def pipeline_of(a_tiles, b_tiles, PLAN: gl.constexpr):
+def pipeline_of(a_tiles, b_tiles, fp32_scales, PLAN: gl.constexpr):
     """A pipeline of these buffers on Hopper, with its barriers; see `Pipeline`."""
     STAGES: gl.constexpr = PLAN.tile.stages
     COPIERS: gl.constexpr = (
@@ -314,4 +319,4 @@ def pipeline_of(a_tiles, b_tiles, PLAN: gl.constexpr):
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=PLAN.tile.sharing_consumers * COPIERS)
-    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, None)
+    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, None, fp32_scales)

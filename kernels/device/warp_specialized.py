@@ -32,19 +32,14 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from triton_ext.compat import aggregate, cluster_barrier, reinterpret
-from triton_ext.kernels.device import wgmma
 from triton_ext.kernels.device.epilogue import epilogue_of
-from triton_ext.kernels.device.exchange import Exchange, columns_layout
+from triton_ext.kernels.device.exchange import Exchange
+from triton_ext.kernels.device.fp32_scales import fp32_scales_of
+from triton_ext.kernels.device.groups import groups_of
 from triton_ext.kernels.device.last_tile import LastPieces
 from triton_ext.kernels.device.matrices import (
     is_batched,
@@ -52,10 +47,9 @@ from triton_ext.kernels.device.matrices import (
     prefetch_descriptors,
 )
 from triton_ext.kernels.device.peers import peers_of, products_of
-from triton_ext.kernels.device.pieces import columns_of_blocks, piece_layout, split_columns
 from triton_ext.kernels.device.pipeline import Operands, allocate_barriers, pipeline_of
 from triton_ext.kernels.device.scheduler import Tiling
-from triton_ext.kernels.registers import FP32_RUN
+from triton_ext.kernels.device.sums import multiply_range, partial_sums, piece_of, zero_sums
 
 LAUNCH_DEPENDENTS = gl.constexpr("""{
     .reg .pred early;
@@ -69,7 +63,6 @@ WAIT = gl.constexpr("""{
     @known griddepcontrol.wait;
     mov.b32 $0, 0;
     }""")
-RUN = gl.constexpr(FP32_RUN)
 STORED_AFTER = gl.constexpr(4)
 """Products of tiles after which the tile before is stored, mostly: a microsecond or two."""
 EARLY_BYTES = gl.constexpr(1.0e5)
@@ -78,32 +71,7 @@ how much faster loads are when all SMs but one are idle (0.6). A guess from few 
 
 
 @gluon.constexpr_function
-def accumulator_layout(columns, element_type, blocks, across):
-    """Registers of a wgmma's accumulator of so many columns, in one warpgroup of each block of a
-    cluster, which divide it among them.
-
-    Args:
-        element_type: the operands' type.
-        across: how many columns of blocks there are.
-    """
-    below = blocks // across
-    return gl.NVMMADistributedLayout(
-        version=[3, 0],
-        warps_per_cta=[4, 1],
-        instr_shape=[16, columns // across, 256 // element_type.primitive_bitwidth],
-        cga_layout=[[(1 << i) % below, (1 << i) // below] for i in range(blocks.bit_length() - 1)],
-    )
-
-
-@gluon.constexpr_function
-def piece_of(columns, element_type, blocks, across, cluster_k):
-    """The layout in registers of a piece of C of so many columns when it is stored."""
-    layout = accumulator_layout(columns, element_type, blocks, across)
-    return columns_layout(layout, columns) if cluster_k > 1 else layout
-
-
-@gluon.constexpr_function
-def overlap(rows, allowed):
+def overlap(rows, allowed, together):
     """The rows or columns at whose multiples a tile that overlaps others begins, or 0.
 
     Copies of boxes that begin at other than a multiple of 16 bytes along the contiguous dimension
@@ -111,94 +79,9 @@ def overlap(rows, allowed):
 
     Args:
         rows: they are rows of all matrices in memory: none is contiguous along this dimension.
+        together: how many have one scale, which must be whole.
     """
-    return (1 if rows else 8) if allowed else 0
-
-
-@aggregate
-class Accumulator:
-    """A consumer's part of a tile of C, in registers.
-
-    Attributes:
-        sums: tensors of its columns, from the left to the right: all as wide as the largest power
-            of two that divides the tile's. Until it is awaited, behind them the partial sums of
-            `wgmma.Product`.
-    """
-
-    sums: gl.tuple
-
-    @gluon.jit
-    def multiply(
-        self, pipeline, slot, WHICH: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr
-    ):
-        """Start the product of a slot's tiles, and wait for the one before it; if there are partial
-        sums, as `wgmma.steps_of` says.
-        """
-        a_tile = pipeline.left_tile(slot, WHICH)
-        if pipeline.PLAN.product is not None:
-            b_unit = pipeline.right_unit(slot)
-            sums = wgmma.multiply(self.sums, a_tile, b_unit, pipeline.PLAN.product, STEP, STEPS)
-        else:
-            b_tile = pipeline.b_tiles.index(slot.index)
-            product = warpgroup_mma(a_tile, b_tile, self.sums[0], is_async=True)
-            sums = (warpgroup_mma_wait(1, deps=(product,)),)
-        return Accumulator(sums)
-
-    @gluon.jit
-    def wait(self, PRODUCT: gl.constexpr):
-        """Wait for the last product."""
-        if PRODUCT is not None:
-            sums = wgmma.wait(self.sums, PRODUCT)
-        else:
-            sums = (warpgroup_mma_wait(0, deps=self.sums),)
-        return Accumulator(sums)
-
-    @gluon.jit
-    def pieces(self, COLUMNS: gl.constexpr):
-        """It, so many columns at a time; see `read`."""
-        ACROSS: gl.constexpr = columns_of_blocks(self.sums[0].type.layout)
-        pieces = ()
-        for i in gl.static_range(len(self.sums)):
-            pieces += split_columns(self.sums[i], COLUMNS, ACROSS)
-        return pieces
-
-    @gluon.jit
-    def read(self, piece):
-        """One of its pieces, in a layout that all have in common."""
-        LAYOUT: gl.constexpr = piece_layout(self.sums[0].type.layout, piece.shape[1])
-        return gl.convert_layout(piece, LAYOUT)
-
-    @gluon.jit
-    def zeros(self, COLUMNS: gl.constexpr):
-        """Zeros in the place of a piece that was read."""
-        LAYOUT: gl.constexpr = piece_layout(self.sums[0].type.layout, COLUMNS)
-        return gl.zeros((self.sums[0].shape[0], COLUMNS), self.sums[0].dtype, LAYOUT)
-
-    @gluon.jit
-    def release(self):
-        """It has been read: registers need no more."""
-
-
-@gluon.jit
-def zero_sums(pipeline):
-    """Registers for the sums of the products of a pipeline's tiles."""
-    WIDE: gl.constexpr = pipeline.PLAN.tile.cluster_n * pipeline.PLAN.tile.unit
-    sums = ()
-    for _ in gl.static_range((1 + partial_sums(pipeline.PLAN.product)) * pipeline.PLAN.tile.units):
-        sums += zeros(pipeline, WIDE)
-    return Accumulator(sums)
-
-
-@gluon.jit
-def zeros(pipeline, COLUMNS: gl.constexpr):
-    """Registers for the sums of products with so many columns of B: a tuple of one tensor."""
-    a_tiles = pipeline.a_tiles
-    TYPE: gl.constexpr = gl.int32 if a_tiles.dtype.is_int() else gl.float32
-    ROWS: gl.constexpr = a_tiles.shape[1]
-    LAYOUT: gl.constexpr = accumulator_layout(
-        COLUMNS, a_tiles.dtype, gl.num_ctas(), pipeline.PLAN.tile.cluster_n
-    )
-    return (gl.zeros((ROWS, COLUMNS), TYPE, LAYOUT),)
+    return max(together, 1 if rows else 8) if allowed else 0
 
 
 @gluon.jit
@@ -254,6 +137,31 @@ def wait_with(known):
 @gluon.jit
 def produce(operands, pipeline, tiling):
     """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
+    if pipeline.PLAN.groups is None:
+        produce_all(operands, pipeline, tiling)
+    else:
+        produce_groups(operands, pipeline, tiling)
+
+
+@gluon.jit
+def produce_groups(operands, pipeline, groups):
+    """The same for tiles of groups."""
+    gdc_wait()
+    slot = pipeline.first()
+    turn = groups.first()
+    while turn.more:
+        work = groups.work(turn)
+        for k in range(work.k_end):
+            pipeline.fill(slot, operands, work, k)
+            slot = slot.next()
+        turn = groups.next(turn)
+    if pipeline.PLAN.tile.shares_tiles:
+        pipeline.end(slot)
+
+
+@gluon.jit
+def produce_all(operands, pipeline, tiling):
+    """The same without groups."""
     BATCHED: gl.constexpr = is_batched(operands.a)
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:  # one operand may be shared by all
@@ -276,45 +184,6 @@ def produce(operands, pipeline, tiling):
         operands.peers.end(tiling)
 
 
-@gluon.constexpr_function
-def partial_sums(product):
-    """How many sums a thread has of one product of tiles alone."""
-    return 0 if product is None else product.partials
-
-
-@gluon.jit
-def multiply_range(acc, reader, slot, k_first, k_end, first, WHICH: gl.constexpr):
-    """The products of a tile over a range of K, which begins with `first`; each is issued while
-    the one before it runs, or, if there is one partial sum, while the other consumer's runs.
-    """
-    PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
-    if PARTIALS > 1:
-        runs = k_end - (k_end - k_first) % RUN
-        for _ in range(k_first, runs, RUN):
-            acc, slot = multiply_run(acc, reader, slot, False, WHICH, RUN)
-        k_first = gl.maximum(runs, k_first)
-    for k in range(k_first, k_end):
-        acc, slot = multiply_run(acc, reader, slot, k > first, WHICH, 1)
-    return acc, slot
-
-
-@gluon.jit
-def multiply_run(acc, reader, slot, is_later, WHICH: gl.constexpr, STEPS: gl.constexpr):
-    """So many products, and whether the one before is still under way."""
-    PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
-    for i in gl.static_range(STEPS):
-        reader.wait(slot)
-        acc = acc.multiply(reader.pipeline, slot, WHICH, i, STEPS)
-        if PARTIALS == 0:
-            reader.release(slot.previous(), is_later)
-        elif i > 0:
-            reader.release(slot.previous(), True)
-        slot = slot.next()
-    if PARTIALS > 0:
-        reader.release(slot.previous(), True)
-    return acc, slot
-
-
 @gluon.jit
 def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
              WHICH: gl.constexpr):  # fmt: skip
@@ -329,14 +198,14 @@ def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
         early = start
         if turns.NUMBER == 1:
             early = gl.minimum(work.k_end // 3, STORED_AFTER)
-            acc, slot = multiply_range(acc, reader, slot, start, early, start, WHICH)
+            acc, slot = multiply_range(acc, reader, work, slot, start, early, start, WHICH)
             hand_over_before(epilogue, pipeline, turns, tiling, step, tiles, WHICH)
         late = work.k_end * 2 // 3
-        acc, slot = multiply_range(acc, reader, slot, early, late, start, WHICH)
+        acc, slot = multiply_range(acc, reader, work, slot, early, late, start, WHICH)
         seen = epilogue.receive(seen, work, tiling, WHICH)
-        acc, slot = multiply_range(acc, reader, slot, late, work.k_end, start, WHICH)
+        acc, slot = multiply_range(acc, reader, work, slot, late, work.k_end, start, WHICH)
     else:
-        acc, slot = multiply_range(acc, reader, slot, start, work.k_end, start, WHICH)
+        acc, slot = multiply_range(acc, reader, work, slot, start, work.k_end, start, WHICH)
     turns.end(WHICH)
     acc = acc.wait(pipeline.PLAN.product)
     if partial_sums(pipeline.PLAN.product) == 0:
@@ -370,6 +239,59 @@ def consume(epilogue, pipeline, turns, tiling, WHICH: gl.constexpr):
     """A consumer warpgroup: its rows of each tile of C, or all rows of every other tile, if
     consumers take turns.
     """
+    if pipeline.PLAN.groups is None:
+        consume_all(epilogue, pipeline, turns, tiling, WHICH)
+    else:
+        consume_groups(epilogue, pipeline, turns, tiling, WHICH)
+
+
+@gluon.jit
+def left_out(groups, turn, slot, turns):
+    """The turn and the slot after those of the other consumer's tile, where consumers take
+    turns.
+    """
+    if turns.NUMBER > 1:
+        slot = slot.after(gl.where(turn.more, groups.work(turn).k_end, 0))
+        turn = groups.next(turn)
+    return turn, slot
+
+
+@gluon.jit
+def consume_groups(epilogue, pipeline, turns, groups, WHICH: gl.constexpr):
+    """The same for tiles of groups."""
+    FIRST: gl.constexpr = WHICH // pipeline.PLAN.tile.sharing_consumers
+    ROW: gl.constexpr = (
+        WHICH % pipeline.PLAN.tile.sharing_consumers * epilogue.pieces.tiles.shape[1]
+    )
+    slot = pipeline.first()
+    reader = pipeline.reader()
+    if WHICH == 0:
+        gdc_launch_dependents()
+    gdc_wait()
+    turn = groups.first()
+    step = gl.to_tensor(FIRST)
+    if FIRST > 0:
+        turn, slot = left_out(groups, turn, slot, turns)
+    while turn.more:
+        work = groups.work(turn, ROW)
+        found = epilogue.begin(work, WHICH)
+        turns.wait(step, WHICH)
+        acc = zero_sums(pipeline)
+        acc, slot = multiply_range(acc, reader, work, slot, 0, work.k_end, 0, WHICH)
+        turns.end(WHICH)
+        acc = acc.wait(pipeline.PLAN.product)
+        if partial_sums(pipeline.PLAN.product) == 0:
+            reader.release(slot.previous(), work.k_end > 0)
+        epilogue.finish(acc, work, found, 0, False, WHICH)
+        turn = groups.next(turn)
+        step += turns.NUMBER
+        turn, slot = left_out(groups, turn, slot, turns)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def consume_all(epilogue, pipeline, turns, tiling, WHICH: gl.constexpr):
+    """The same without groups."""
     BATCHED: gl.constexpr = is_batched(epilogue.pieces.desc)
     FIRST: gl.constexpr = WHICH // pipeline.PLAN.tile.sharing_consumers
     ROW: gl.constexpr = (
@@ -438,10 +360,11 @@ def start_next(pipeline, tiling):
         )
 
 
-@gluon.jit(do_not_specialize=("group", "first_chunk", "ranks", "piece_rows"))
+@gluon.jit(do_not_specialize=(
+    "group", "first_chunk", "ranks", "piece_rows", "left_step", "right_step"))  # fmt: skip
 def matmul_warp_specialized(
         a_desc, b_desc, c_desc, box_descs, c0_desc, own_desc, group, first_chunk, ranks, piece_rows,
-        values, PLAN: gl.constexpr):  # fmt: skip
+        left_step, right_step, values, PLAN: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers and buffers, then a warp's task each.
 
     Args:
@@ -451,6 +374,7 @@ def matmul_warp_specialized(
         c0_desc: that of the residual, or of what the rank before has sent; or None.
         own_desc, first_chunk, ranks, piece_rows: see `Peers`; or None.
         group: see `Tiling`.
+        left_step, right_step: see `ScaleMatrix`; or None.
         values: what `SpecializedPlan.values` names.
         PLAN: an `Sm90Plan`.
     """
@@ -466,8 +390,8 @@ def matmul_warp_specialized(
     tiling = Tiling(
         size_m, size_n, gl.cdiv(size_m, PLAN.block_m), gl.cdiv(size_n, PLAN.block_n), num_k, group,
         PLAN.block_m, PLAN.block_n, TILE.split_k,
-        overlap(PLAN.left_k_major and N_MAJOR, c0_desc is None),
-        overlap(PLAN.right_k_major and not N_MAJOR, c0_desc is None),
+        overlap(PLAN.left_k_major and N_MAJOR, c0_desc is None, PLAN.scaled_together[0]),
+        overlap(PLAN.right_k_major and not N_MAJOR, c0_desc is None, PLAN.scaled_together[1]),
     )  # fmt: skip
 
     a_tiles = gl.allocate_shared_memory(
@@ -482,7 +406,8 @@ def matmul_warp_specialized(
     c_tiles = gl.allocate_shared_memory(
         c_desc.dtype, [TILE.consumers * TILE.c_buffers, ROWS, C_COLUMNS], PLAN.c
     )
-    pipeline = pipeline_of(a_tiles, b_tiles, PLAN)
+    scales = fp32_scales_of(values, size_m, size_n, num_k, left_step, right_step, PLAN)
+    pipeline = pipeline_of(a_tiles, b_tiles, scales, PLAN)
     if TILE.loaded_rows > 0:
         used = TILE.stages
         if not is_batched(c_desc):
@@ -532,6 +457,8 @@ def matmul_warp_specialized(
     PIECE: gl.constexpr = LAYOUT if PLAN.asks_early else None
     epilogue = epilogue_of(c_desc, c_tiles, c0_desc, c0_ready, values, exchange, peers, last, PIECE,
                            0, PLAN)  # fmt: skip
+    if PLAN.groups is not None:
+        tiling = groups_of(values, tiling, a_desc, b_desc, c_desc, k_extent, PLAN)
     # The arguments are written out: a tuple in a variable would turn constants into values.
     if TILE.consumers == 1:
         gl.warp_specialize(

@@ -45,6 +45,8 @@ from triton_ext.compat import (
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.kernels.device.block_scales import block_scales_of
 from triton_ext.kernels.device.epilogue import epilogue_of
+from triton_ext.kernels.device.fp32_scales import fp32_scales_of
+from triton_ext.kernels.device.groups import clear_behind, groups_of
 from triton_ext.kernels.device.launch_control import ask, tickets_of
 from triton_ext.kernels.device.matrices import is_batched, matrix_size, prefetch_descriptors
 from triton_ext.kernels.device.peers import peers_of, products_of
@@ -53,6 +55,8 @@ from triton_ext.kernels.device.scheduler import Tiling
 
 ONE_WARP = gl.constexpr(24)
 """Registers of a thread of the roles that are one warp."""
+CLEARED = gl.constexpr(8)
+"""Elements along K that a warp reads, clears and writes back at a time."""
 ONE_WARP_GATHERS = gl.constexpr(40)
 """The same where one of them waits for other ranks: with 32, ptxas spilled in that loop. (There is
 room: the warpgroup that stores has all that a thread can have.)"""
@@ -102,6 +106,60 @@ class Accumulator:
     def release(self):
         """It has been read: the next products may overwrite it."""
         mbarrier.arrive(self.free, count=1)
+
+
+@aggregate
+class Promoted:
+    """The sums of a tile of C in registers, to which those of each K tile were added in fp32: what
+    an epilogue asks of an `Accumulator`.
+
+    Attributes:
+        sums: its pieces.
+    """
+
+    sums: gl.tuple
+
+    @gluon.jit
+    def pieces(self, COLUMNS: gl.constexpr):
+        """All of them, which have so many columns."""
+        return self.sums
+
+    @gluon.jit
+    def read(self, piece):
+        """One of them."""
+        return piece
+
+    @gluon.jit
+    def zeros(self, COLUMNS: gl.constexpr):
+        """Zeros in the place of one of them."""
+        return gl.zeros_like(self.sums[0])
+
+    @gluon.jit
+    def release(self):
+        """It has been read: registers need no more."""
+
+    @gluon.jit
+    def add(self, acc, scales, work, k):
+        """The same with the sums of K tile k, times their scales."""
+        LAYOUT: gl.constexpr = self.sums[0].type.layout
+        ROWS: gl.constexpr = self.sums[0].shape[0]
+        PIECE: gl.constexpr = self.sums[0].shape[1]
+        own: gl.constexpr = ROWS // gl.num_ctas()  # one block of rows has them all
+        (row,) = scales.of_rows(work, k, ROWS, own, gl.SliceLayout(1, LAYOUT))
+        if scales.left.EACH:
+            row = gl.expand_dims(row, 1)
+        columns = scales.of_columns(
+            work, k, PIECE, len(self.sums), PIECE, gl.SliceLayout(0, LAYOUT)
+        )
+        pieces = acc.pieces(PIECE)
+        sums = ()
+        for i in gl.static_range(len(self.sums)):
+            column = columns[i]
+            if scales.right.EACH:
+                column = gl.expand_dims(column, 0)
+            sums += (self.sums[i] + acc.read(pieces[i]) * (row * column),)  # type: ignore[assignment]
+        acc.release()
+        return Promoted(sums)
 
 
 @aggregate
@@ -171,9 +229,12 @@ class Accumulators:
 def load(operands, pipeline, tickets):
     """The warp that copies the tiles of A and B, as soon as their buffers are free."""
     slot = pipeline.first()
+    if pipeline.PLAN.groups is not None:
+        gdc_wait()  # before it reads where groups end
     ticket = tickets.first()
     seen = gl.to_tensor(-1)
-    gdc_wait()
+    if pipeline.PLAN.groups is None:
+        gdc_wait()
     while ticket.more:
         work = tickets.work(ticket)
         if operands.gathers():
@@ -188,23 +249,44 @@ def load(operands, pipeline, tickets):
 
 
 @gluon.jit
+def clear_tail(pipeline, slot, work, k):
+    """Clear what tiles of K tile k, which have arrived, have of the next group along K."""
+    if pipeline.PLAN.groups is not None and pipeline.PLAN.groups.dim == 2:  # noqa: SIM102 (known early)
+        if (k + 1 == work.k_end) & (work.k_left > 0):
+            clear_behind(pipeline.a_tiles.index(slot.index), work.k_left, 1, CLEARED)
+            clear_behind(pipeline.b_tiles.index(slot.index), work.k_left, 0, CLEARED)
+            gl.barrier()
+
+
+@gluon.jit
 def multiply(pipeline, accumulators, tickets):
     """The warp that issues the products of all tiles, as their operands arrive."""
     slot = pipeline.first()
     which = accumulators.first()
+    if pipeline.PLAN.groups is not None:
+        gdc_wait()  # who reads where groups end
     ticket = tickets.first()
     while ticket.more:
         work = tickets.work(ticket)
-        sums = accumulators.empty(which)
+        if pipeline.fp32_scales is None:
+            sums = accumulators.empty(which)
         use_acc = gl.to_tensor(False)
-        for _ in range(work.k_first, work.k_end):
+        for k in range(work.k_first, work.k_end):
             pipeline.wait(slot)
+            clear_tail(pipeline, slot, work, k)
             a_tile = pipeline.a_tiles.index(slot.index)
             b_tile, free = pipeline.b_tiles.index(slot.index), pipeline.free.index(slot.index)
             if pipeline.scales is not None:
                 pipeline.scales.multiply(
                     slot.index, a_tile, b_tile, sums.memory, use_acc, free
                 )  # fmt: skip
+            elif pipeline.fp32_scales is not None:  # each K tile has sums of its own
+                tcgen05_mma(
+                    a_tile, b_tile, accumulators.empty(which).memory, use_acc=False,
+                    multicast=gl.num_ctas() > 1, mbarriers=[free],
+                )  # fmt: skip
+                tcgen05_commit(accumulators.ready.index(which.index))
+                which = which.next()
             else:
                 tcgen05_mma(
                     a_tile, b_tile, sums.memory, use_acc=use_acc,
@@ -212,39 +294,94 @@ def multiply(pipeline, accumulators, tickets):
                 )  # fmt: skip
             use_acc = gl.to_tensor(True)
             slot = slot.next()
-        tcgen05_commit(accumulators.ready.index(which.index))
-        which = which.next()
+        if pipeline.fp32_scales is None:
+            tcgen05_commit(accumulators.ready.index(which.index))
+            which = which.next()
         ticket = tickets.next(ticket)
 
 
+@aggregate
+class SumsOrZeros:
+    """A tile's sums, or zeros if nothing was multiplied: what an epilogue asks of an `Accumulator`.
+
+    Attributes:
+        acc: the sums.
+        exist: whether there were products.
+    """
+
+    acc: Accumulator
+    exist: gl.tensor
+
+    @gluon.jit
+    def pieces(self, COLUMNS: gl.constexpr):
+        """Them, so many columns at a time."""
+        return self.acc.pieces(COLUMNS)
+
+    @gluon.jit
+    def read(self, piece):
+        """One of their pieces in registers."""
+        found = self.acc.read(piece)
+        return gl.where(self.exist, found, gl.zeros_like(found))
+
+    @gluon.jit
+    def release(self):
+        """They have been read."""
+        self.acc.release()
+
+
 @gluon.jit
-def store(epilogue, accumulators, tickets):
+def promote(epilogue, accumulators, scales, which, work):
+    """The sums of a tile, those of each K tile times their scales; and the next turn."""
+    COLUMNS: gl.constexpr = epilogue.pieces.tiles.shape[2]
+    zeros = accumulators.at(which).zeros(COLUMNS)
+    sums = ()
+    for _ in gl.static_range(epilogue.pieces.NUMBER):
+        sums += (zeros,)  # type: ignore[assignment]
+    found = Promoted(sums)
+    for k in range(work.k_first, work.k_end):
+        found = found.add(accumulators.full(which), scales, work, k)
+        which = which.next()
+    return found, which
+
+
+@gluon.jit
+def store(epilogue, pipeline, accumulators, tickets):
     """The warpgroup that stores the tiles, each while the next one is multiplied."""
     which = accumulators.first()
+    if pipeline.PLAN.groups is not None:
+        gdc_wait()  # before it reads where groups end
     ticket = tickets.first()
     residual_phase = gl.to_tensor(0)
     seen = gl.to_tensor(-1)
-    gdc_wait()
+    if pipeline.PLAN.groups is None:
+        gdc_wait()
     while ticket.more:
         work = tickets.work(ticket)
         if epilogue.scatters():
             seen = epilogue.receive(seen, work, tickets.tiling, 0)
         vectors = epilogue.begin(work, 0)
-        acc = accumulators.full(which)
+        if pipeline.fp32_scales is None:
+            acc = accumulators.full(which)
+            if pipeline.PLAN.groups is not None:
+                acc = SumsOrZeros(acc, work.k_end > 0)
+        else:
+            acc, which = promote(epilogue, accumulators, pipeline.fp32_scales, which, work)
         residual_phase = epilogue.finish(acc, work, vectors, residual_phase, False, 0)
         if epilogue.scatters():
             epilogue.hand_over(work, tickets.tiling)
-        which = which.next()
+        if pipeline.fp32_scales is None:
+            which = which.next()
         ticket = tickets.next(ticket)
     if epilogue.scatters():
         epilogue.peers.end(tickets.tiling)
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=("group", "first_chunk", "ranks", "piece_rows"))
+@gluon.jit(do_not_specialize=(
+    "group", "first_chunk", "ranks", "piece_rows", "left_step", "right_step"))  # fmt: skip
 def matmul_warp_specialized_sm100(
         a_desc, b_desc, c_desc, scale_descs, c0_desc, own_desc, group, first_chunk, ranks,
-        piece_rows, values, PLAN: gl.constexpr):  # fmt: skip
+        piece_rows, left_step, right_step, values, PLAN: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers, buffers and tensor memory, then a warp's task each.
 
     Args:
@@ -253,6 +390,7 @@ def matmul_warp_specialized_sm100(
         c0_desc: that of the residual, or of what the rank before has sent; or None.
         own_desc, first_chunk, ranks, piece_rows: see `Peers`; or None.
         group: see `Tiling`.
+        left_step, right_step: see `ScaleMatrix`; or None.
         values: what `SpecializedPlan.values` names.
         PLAN: an `Sm100Plan`.
     """
@@ -263,7 +401,8 @@ def matmul_warp_specialized_sm100(
     prefetch_descriptors(a_desc, "matmul_warp_specialized_sm100", 3)
     size_m = matrix_size(c_desc, 0 if N_MAJOR else 1).to(gl.int32)
     size_n = matrix_size(c_desc, 1 if N_MAJOR else 0).to(gl.int32)
-    num_k = gl.cdiv(matrix_size(a_desc, 1 if PLAN.left_k_major else 0), TILE.block_k)
+    k_extent = matrix_size(a_desc, 1 if PLAN.left_k_major else 0)
+    num_k = gl.cdiv(k_extent, TILE.block_k)
     tiling = Tiling(
         size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N), num_k, group, BLOCK_M,
         BLOCK_N, TILE.split_k, 0, 0,
@@ -293,8 +432,12 @@ def matmul_warp_specialized_sm100(
         scales = block_scales_of(
             scale_descs[0], scale_descs[1], accumulators.memory if PLAN.shared_sums else None, PLAN
         )
-    pipeline = pipeline_of(a_tiles, b_tiles, scales, PLAN)
-    tickets = tickets_of(tiling, tiles, 4, TILE.cluster_launch_control, BATCHED)
+    fp32_scales = fp32_scales_of(values, size_m, size_n, num_k, left_step, right_step, PLAN)
+    pipeline = pipeline_of(a_tiles, b_tiles, scales, fp32_scales, PLAN)
+    if PLAN.groups is None:
+        tickets = tickets_of(tiling, tiles, 4, TILE.cluster_launch_control, BATCHED)
+    else:
+        tickets = groups_of(values, tiling, a_desc, b_desc, c_desc, k_extent, PLAN)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
@@ -306,13 +449,14 @@ def matmul_warp_specialized_sm100(
     epilogue = epilogue_of(c_desc, c_tiles, c0_desc, c0_ready, values, None, peers, None, None,
                            SHARED, PLAN)  # fmt: skip
     GATHERS: gl.constexpr = PLAN.collective == "gather"
-    REGISTERS: gl.constexpr = ONE_WARP_GATHERS if GATHERS else ONE_WARP
+    WAITS: gl.constexpr = GATHERS or PLAN.groups is not None
+    REGISTERS: gl.constexpr = ONE_WARP_GATHERS if WAITS else ONE_WARP
     gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.
     if TILE.cluster_launch_control:
         gl.warp_specialize(
             [
-                (store, (epilogue, accumulators, tickets)),
+                (store, (epilogue, pipeline, accumulators, tickets)),
                 (multiply, (pipeline, accumulators, tickets)),
                 (load, (operands, pipeline, tickets)),
                 (ask, (tickets,)),
@@ -323,7 +467,7 @@ def matmul_warp_specialized_sm100(
     else:
         gl.warp_specialize(
             [
-                (store, (epilogue, accumulators, tickets)),
+                (store, (epilogue, pipeline, accumulators, tickets)),
                 (multiply, (pipeline, accumulators, tickets)),
                 (load, (operands, pipeline, tickets)),
             ],
@@ -333,7 +477,7 @@ def matmul_warp_specialized_sm100(
 
 
 @gluon.jit
-def pipeline_of(a_tiles, b_tiles, scales, PLAN: gl.constexpr):
+def pipeline_of(a_tiles, b_tiles, scales, fp32_scales, PLAN: gl.constexpr):
     """A pipeline of these buffers, which tensor cores free, with its barriers; see `Pipeline`.
 
     The products of a pair wait for the tiles of both of its blocks. A buffer is free when all have
@@ -347,7 +491,7 @@ def pipeline_of(a_tiles, b_tiles, scales, PLAN: gl.constexpr):
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=COMMITS)
-    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, scales)
+    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, scales, fp32_scales)
 
 
 @gluon.jit

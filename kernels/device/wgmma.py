@@ -19,6 +19,7 @@ The text is inline assembly for which Triton 3.9 is needed: it gives the address
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,7 +27,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand, derive_operand
-from triton_ext.kernels.element_types import Major, operand_types
+from triton_ext.kernels.element_types import FP32_SCALE_BLOCK, Major, operand_types
+from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.registers import partial_sums
 from triton_ext.kernels.right_operand import right_unit
 from triton_ext.kernels.spec import KernelSpec
@@ -37,6 +39,40 @@ ROWS = 64
 """Rows of the left operand that an instruction reads."""
 TYPES = {"fp16": "f16", "tf32": "tf32", "int8": "s8"}
 """What PTX calls element types that it does not call as this project does."""
+
+
+@dataclass(frozen=True)
+class SumScales:
+    """Which fp32 scales a thread has for its sums of one product of tiles.
+
+    A thread's sums are those of two rows, 8 apart, of each 64, and of two columns of each 8 (PTX
+    ISA 9.0, 9.7.15.5.1, "Register Fragments", D).
+
+    Attributes:
+        rows_each, columns_each: whether each row, each column has its own: two registers for each
+            64 rows, and for each 8 columns.
+        segment: else, how many columns have one together; rows have one for each 64.
+    """
+
+    rows_each: bool
+    columns_each: bool
+    segment: int
+
+    def of_rows(self, rows: int) -> int:
+        """Registers for the scales of so many rows."""
+        return rows // ROWS * (2 if self.rows_each else 1)
+
+    def of_columns(self, columns: int) -> int:
+        """Registers for the scales of so many columns."""
+        return columns // 4 if self.columns_each else columns // self.segment
+
+    def row(self, index: int, half: int) -> int:
+        """The register for the first or the second row of the index-th 64."""
+        return 2 * index + half if self.rows_each else index
+
+    def column(self, column: int) -> int:
+        """The register for a column, of those that a thread has: the first two of each 8."""
+        return column // 8 * 2 + column % 8 if self.columns_each else column // self.segment
 
 
 @dataclass(frozen=True)
@@ -52,6 +88,7 @@ class Product:
         modifiers: what follows the operands.
         partials: how many sums of one product of tiles alone there are registers for, besides those
             of all, to which threads add them; 0 if the tensor cores add up all.
+        scales: what these sums are multiplied with; None if they are not.
     """
 
     instruction: str
@@ -61,6 +98,7 @@ class Product:
     rows: int
     modifiers: str
     partials: int
+    scales: SumScales | None = None
 
 
 def product_of(spec: KernelSpec) -> Product:
@@ -93,7 +131,16 @@ def product_of(spec: KernelSpec) -> Product:
         len(lefts),
         scales + transposes,
         partial_sums(product, tile),
+        _sum_scales(product, tile),
     )
+
+
+def _sum_scales(product: ProductSpec, tile: Sm90Tile) -> SumScales | None:
+    """The fp32 scales of a product's sums."""
+    if not product.has_fp32_blocks:
+        return None
+    left, right = product.scale_rows[:: -1 if tile.swap_ab else 1]
+    return SumScales(left == 1, right == 1, math.gcd(tile.columns, FP32_SCALE_BLOCK))
 
 
 class _Operand(NamedTuple):
@@ -186,11 +233,56 @@ def text_of(product, unit, tensors, work):
         partial = own * (1 + number)
         if name == "wait":
             lines.append(f"wgmma.wait_group.sync.aligned {number};")
-        elif name == "add":
+        elif name == "add" and product.scales is None:
             lines += [f"add.f32 ${i}, ${i}, ${partial + i};" for i in range(own)]
+        elif name == "add":
+            lines += added(product, registers, own, partial, operand)
+            operand += scale_registers(product, registers, own)
         else:
             lines += started(product, partial if product.partials else 0, own, registers)
     return "\n".join([*lines, "}"])
+
+
+@gluon.constexpr_function
+def scale_registers(product, of_tensor, registers):
+    """How many registers of scales a thread has for sums of so many registers."""
+    rows, columns = ROWS * product.rows, 2 * registers // product.rows
+    return product.scales.of_rows(rows) + product.scales.of_columns(columns)
+
+
+@gluon.constexpr_function
+def added(product, of_tensor, registers, partial, scales):
+    """The instructions that add partial sums, times their scales.
+
+    Args:
+        of_tensor, registers: of each tensor of sums, and of all.
+        partial: the first register of the partial sums.
+        scales: that of the scales: those of the rows, then those of the columns.
+    """
+    kind = product.scales
+    columns = scales + kind.of_rows(ROWS * product.rows)
+    own = of_tensor // product.rows  # of 64 rows of a tensor: 4 for each 8 columns
+    lines = ["{", ".reg .f32 scale;"]
+    found: dict[tuple[int, int], list[int]] = {}
+    for i in range(registers):
+        tensor, inside = i // of_tensor, i % of_tensor
+        index, place = inside // own, inside % own
+        column = (tensor * own + place) // 4 * 8 + place % 2
+        pair = kind.row(index, place // 2 % 2), kind.column(column)
+        found[pair] = [*found.get(pair, []), i]
+    for pair in found:
+        lines.append(f"mul.f32 scale, ${scales + pair[0]}, ${columns + pair[1]};")
+        lines += [f"fma.rn.f32 ${i}, ${partial + i}, scale, ${i};" for i in found[pair]]
+    return [*lines, "}"]
+
+
+@gluon.constexpr_function
+def scale_constraints(product, unit, units, steps):
+    """Constraints of the scales of so many products of tiles."""
+    if product.scales is None:
+        return ""
+    own = units // (1 + product.partials) * registers_of(unit)
+    return ",f" * (steps * scale_registers(product, registers_of(unit), own))
 
 
 @gluon.constexpr_function
@@ -234,20 +326,30 @@ def steps_of(product, step, steps):
     return [("start", now), *done, *rest]
 
 
+@gluon.constexpr_function
+def adds(step, steps):
+    """The sums of how many products `steps_of` adds at a step."""
+    return (step > 0) + (step == steps - 1)
+
+
 @gluon.jit
-def multiply(sums, left, right, PRODUCT: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr):
+def multiply(
+    sums, left, right, scales, PRODUCT: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr
+):
     """Start to add a product of tiles in shared memory to the sums, and wait for the one before.
 
     Args:
+        scales: those of the products whose sums are added now (`adds`), rows' before columns'.
         sums: tensors of registers, all as wide; behind those of all products, partial sums.
         left, right: the left operand's tile, and the first unit of the right one's.
         STEP, STEPS: see `steps_of`.
     """
     UNIT: gl.constexpr = sums[0].type
     TEXT: gl.constexpr = text_of(PRODUCT, UNIT, len(sums), steps_of(PRODUCT, STEP, STEPS))
-    CONSTRAINTS: gl.constexpr = tied(UNIT, len(sums), ",r,r")
+    SCALES: gl.constexpr = scale_constraints(PRODUCT, UNIT, len(sums), adds(STEP, STEPS))
+    CONSTRAINTS: gl.constexpr = tied(UNIT, len(sums), ",r,r" + SCALES)
     TYPES: gl.constexpr = repeated(UNIT, len(sums))
-    return gl.inline_asm(TEXT, CONSTRAINTS, sums + (left, right), TYPES)  # noqa: RUF005 (Triton has no *)
+    return gl.inline_asm(TEXT, CONSTRAINTS, sums + (left, right) + scales, TYPES)  # noqa: RUF005 (Triton has no *)
 
 
 @gluon.jit

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal
 from triton_ext._version import __version__
 from triton_ext.errors import LayoutError, PassError
 from triton_ext.findings import Finding, Place
-from triton_ext.hardware.architecture import Architecture
+from triton_ext.hardware.architecture import CAPABILITIES, Architecture, Capability
 from triton_ext.mlir.module import Location, MlirModule
 from triton_ext.ptx.parse import Module as PtxModule
 from triton_ext.ptx.parse import parse_ptx
@@ -108,13 +108,14 @@ class Compilation:
 
     Attributes:
         kernel: its name.
-        arch: 90 or 100.
+        arch: whose descriptors and matrix moves its GPU has: 90 or 100.
         stage: the stage after which the pass runs.
         texts: the modules of this stage and of the earlier ones, as text; the TTGIR is the one that
             was lowered.
         metadata: what Triton knows for the launch: ``num_warps``, ``num_ctas``, ``tensordesc_meta``
             (a dictionary for each TMA descriptor argument), and, after ``llir``, ``shared`` (bytes
             of shared memory).
+        target: the compute capability, times ten; 0 for `arch`.
     """
 
     kernel: str
@@ -122,6 +123,16 @@ class Compilation:
     stage: Stage
     texts: Mapping[str, str]
     metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    target: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.target:
+            object.__setattr__(self, "target", self.arch)
+
+    @property
+    def capability(self) -> Capability:
+        """What the GPU has."""
+        return CAPABILITIES[self.target]
 
     @property
     def text(self) -> str:
@@ -209,6 +220,8 @@ class CompilerPass:
         render: its report, for people: (kernel, report, options) -> text; None for the report as
             JSON.
         version: the version of its behaviour, part of the key of Triton's cache.
+        is_optional: whether a kernel may as well do without its change: one that Triton refuses is
+            left out, with a warning.
     """
 
     name: str
@@ -218,6 +231,7 @@ class CompilerPass:
     options: type[Any] = NoOptions
     render: Callable[[str, Any, Any], str] | None = None
     version: str = ""
+    is_optional: bool = False
 
     def __call__(self, compilation: Compilation, options: Any = None) -> Outcome:
         """Run the pass alone, as a function."""
@@ -342,6 +356,7 @@ def compiler_pass(
     options: type[Any] = NoOptions,
     render: Callable[[str, Any, Any], str] | None = None,
     version: str = "",
+    is_optional: bool = False,
 ) -> Callable[[Run], CompilerPass]:
     """Register a function as a compiler pass.
 
@@ -352,6 +367,8 @@ def compiler_pass(
         render: the pass's report for people.
         version: part of the cache key; by default the project's version for its own passes, and a
             hash of the function's file, and of what it closes over, for others.
+        is_optional: whether a change that Triton refuses is left out, with a warning; else it is
+            an error.
 
     The function gets a `Compilation` and the options, and returns an `Outcome` or None. The first
     line of its docstring is the description.
@@ -372,8 +389,9 @@ def compiler_pass(
             raise LayoutError("name", name, "is a pass of triton_ext; take another name")
         description = (inspect.getdoc(run) or name).splitlines()[0]
         found = CompilerPass(
-            name, description, after, run, options, render, version or _own_version(run)
-        )
+            name, description, after, run, options, render, version or _own_version(run),
+            is_optional,
+        )  # fmt: skip
         registered[name] = found
         return found
 

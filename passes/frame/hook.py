@@ -32,11 +32,12 @@ from triton.runtime import _async_compile
 
 from triton_ext.errors import LayoutError, PassError
 from triton_ext.findings import Finding
-from triton_ext.hardware.architecture import Architecture, architecture
+from triton_ext.hardware.architecture import KNOWN, generation, target_number
 from triton_ext.mlir.module import Location
 from triton_ext.passes.frame.base import Compilation, ConfiguredPass, Diagnostic, Stage
 from triton_ext.passes.frame.pipeline import PassLike, PassResult, Pipeline, run_stage
 from triton_ext.passes.frame.reports import present, warn
+from triton_ext.passes.frame.trial import tried
 from triton_ext.startup import ENVIRONMENT
 
 _METADATA = "triton_layouts"
@@ -162,20 +163,19 @@ class _Hook(_Around):
             return key + pipeline.key, digest + pipeline.digest
         _, stages, _, _, capability = arguments
         pipeline = active_pipeline()
-        if pipeline and (arch := _supported(capability, pipeline)) is not None:
-            _Stages(pipeline, arch, stages).wrap()
+        if pipeline and (target := _supported(capability, pipeline)) is not None:
+            _Stages(pipeline, target, stages).wrap()
         return None
 
 
-def _supported(capability: Any, pipeline: Pipeline) -> Architecture | None:
+def _supported(capability: Any, pipeline: Pipeline) -> int | None:
     try:
-        return architecture(capability)
+        return target_number(capability)
     except LayoutError:
         warn(
             Diagnostic(
                 "warning",
-                f"the passes {pipeline} know sm_90 and sm_100, and do not run for capability"
-                f" {capability}",
+                f"the passes {pipeline} know {KNOWN}, and do not run for capability {capability}",
             )
         )
         return None
@@ -245,11 +245,12 @@ def _restored(kernel: str, configured: ConfiguredPass, stored: dict[str, Any]) -
 class _Stages:
     """The stages of one compilation, with passes behind them."""
 
-    def __init__(self, pipeline: Pipeline, arch: Architecture, stages: dict[str, Any]) -> None:
-        self.pipeline, self.arch, self.stages = pipeline, arch, stages
+    def __init__(self, pipeline: Pipeline, target: int, stages: dict[str, Any]) -> None:
+        self.pipeline, self.target, self.stages = pipeline, target, stages
         self.texts: dict[str, str] = {}
         self.kernel = ""
         self.ran: set[Stage] = set()
+        self.lower = stages.get("llir")
 
     def wrap(self) -> None:
         for name, wrapped in (("ttgir", self.ttgir), ("llir", self.llir), ("ptx", self.ptx)):
@@ -266,6 +267,7 @@ class _Stages:
             changed: list[Any] = []
 
             def check(each: ConfiguredPass, text: str) -> str:
+                self.try_to_lower(each, text, module.context, metadata)
                 changed.append(parse_module(text, module.context, each.name, self.kernel))
                 return str(changed[-1])
 
@@ -275,6 +277,34 @@ class _Stages:
                 metadata["tensordesc_meta"] = module.get_tensordesc_metadata()
         self.ran.add("ttgir")
         return module
+
+    def try_to_lower(
+        self, each: ConfiguredPass, text: str, context: Any, metadata: dict[str, Any]
+    ) -> None:
+        """Lower a changed module to LLVM IR in a fork: where Triton aborts on it, the fork dies.
+
+        Raises:
+            PassError: it does; or the change is one that may be left out, and Triton refuses it.
+        """
+
+        def work() -> None:
+            from triton._C.libtriton import llvm
+
+            llvm.to_module = _lowered  # what follows, LLVM's optimizer, takes most of the time
+            changed = parse_module(text, context, each.name, self.kernel)
+            with contextlib.suppress(_LoweredError):
+                if self.lower is not None:
+                    self.lower(changed, dict(metadata))
+
+        trial = tried(work)
+        if trial.died:
+            raise PassError(
+                f"the pass {each.name} made a module of {self.kernel} on which Triton aborts:"
+                f" {trial.words}",
+                compiler_pass=each.name,
+            )
+        if trial.words and each.compiler_pass.is_optional:
+            raise PassError(trial.words, compiler_pass=each.name)
 
     def llir(self, compile_ir: Callable[..., Any], module: Any, metadata: dict[str, Any]) -> Any:
         if "ttgir" not in self.ran:  # the compilation begins with TTGIR
@@ -298,7 +328,14 @@ class _Stages:
         self.texts[stage] = text
         if not self.pipeline.at(stage):
             return text
-        compilation = Compilation(self.kernel, self.arch, stage, dict(self.texts), dict(metadata))
+        compilation = Compilation(
+            self.kernel,
+            generation(self.target),
+            stage,
+            dict(self.texts),
+            dict(metadata),
+            self.target,
+        )
         try:
             text, results = run_stage(self.pipeline, compilation, check)
             stored = {each.compiler_pass.name: _stored(each) for each in results}
@@ -309,6 +346,14 @@ class _Stages:
         metadata[_METADATA] = {**metadata.get(_METADATA, {}), **stored}
         _deliver(self.kernel, stored)
         return text
+
+
+class _LoweredError(Exception):
+    """In a trial: the module is lowered."""
+
+
+def _lowered(*_: Any) -> None:
+    raise _LoweredError
 
 
 def _unchecked(each: ConfiguredPass, text: str) -> str:

@@ -181,13 +181,29 @@ def run_stage(
             message = f"{each.name}: {compilation.kernel}\n{shown}"
             raise PassError(message, outcome.diagnostics, each.name)
         if outcome.text is not None and outcome.text != compilation.text:
-            changed = check(each, outcome.text)
+            try:
+                changed = check(each, outcome.text)
+            except PassError as error:
+                if not each.compiler_pass.is_optional:
+                    raise
+                results.append(_left_out(each, compilation, error))
+                continue
             texts = {**compilation.texts, compilation.stage: changed}
             compilation = dataclasses.replace(compilation, texts=texts)
         results.append(
             PassResult(compilation.kernel, each, outcome.report, tuple(outcome.diagnostics))
         )
     return compilation.text, results
+
+
+def _left_out(each: ConfiguredPass, compilation: Compilation, error: PassError) -> PassResult:
+    """What is said of a change that Triton refuses."""
+    warning = Diagnostic(
+        "warning",
+        f"{compilation.kernel} stays as it was: {error}",
+        "the kernel is not at fault; report it to this project, with the TTGIR",
+    )
+    return PassResult(compilation.kernel, each, None, (warning,))
 
 
 def _run(each: ConfiguredPass, compilation: Compilation) -> Outcome:

@@ -228,7 +228,12 @@ def _reasons_of_use(value: Value, user: Operation, conversion: Conversion) -> It
         yield f"{user.name} hands it to another function"
     if user.name in ("ttg.memdesc_trans", "ttg.memdesc_reshape"):
         try:
-            if not conversion.is_inferred(user):
+            if not conversion.is_whole(value):
+                yield (
+                    f"{user.name} takes a part of a tile (memdesc_subslice), on which Triton aborts"
+                    " if it is shared-linear"
+                )
+            elif not conversion.is_inferred(user):
                 yield f"Triton infers another layout for {user.name}"
         except LayoutError as error:
             yield f"the result of {user.name} has no generated equal: {error.rule}"

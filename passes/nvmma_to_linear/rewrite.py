@@ -160,7 +160,9 @@ def _render(kernel: str, report: Any, options: Any) -> str:
     return "\n".join(lines)
 
 
-@compiler_pass("nvmma-to-linear", after="ttgir", options=NvmmaToLinearOptions, render=_render)
+@compiler_pass(
+    "nvmma-to-linear", after="ttgir", options=NvmmaToLinearOptions, render=_render, is_optional=True
+)
 def nvmma_to_linear(compilation: Compilation, options: NvmmaToLinearOptions) -> Outcome | None:
     """MMA operands in shared memory get generated shared-linear encodings; the PTX stays.
 

@@ -9,21 +9,20 @@ of buffers, the barriers and the tensor memory that the operation names this tim
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.mlir.module import Operation, Value
-from triton_ext.passes.shared_accesses import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.expectations import ModuleExpectations
-from triton_ext.passes.verify_descriptors.meaning.expected import Expected, predicate_of
-from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD, kind_of
+from triton_ext.passes.verify_descriptors.meaning.expected import Expected
+from triton_ext.passes.verify_descriptors.meaning.kinds import kind_of
 from triton_ext.passes.verify_descriptors.meaning.tiles import view_offset
 from triton_ext.passes.verify_descriptors.memory.allocations import compare_places
-from triton_ext.passes.verify_descriptors.memory.bytes import expected_bytes
+from triton_ext.passes.verify_descriptors.memory.bytes import compare_bytes
 from triton_ext.passes.verify_descriptors.memory.stores import (
-    Move,
+    DATA_OF_STORES,
     Stores,
     moves,
     observed,
@@ -31,10 +30,9 @@ from triton_ext.passes.verify_descriptors.memory.stores import (
 )
 from triton_ext.passes.verify_descriptors.memory.transfers import (
     compare_transfers,
-    memory_of,
     transfers,
 )
-from triton_ext.passes.verify_descriptors.running.executions import Block, Execution
+from triton_ext.passes.verify_descriptors.running.executions import Block
 from triton_ext.passes.verify_descriptors.running.findings import Findings
 from triton_ext.passes.verify_descriptors.running.launches import (
     BASES,
@@ -43,8 +41,8 @@ from triton_ext.passes.verify_descriptors.running.launches import (
     launches,
     others,
 )
+from triton_ext.passes.verify_descriptors.running.legality import BOUND_TO_RULES, check_legality
 from triton_ext.passes.verify_descriptors.running.mlir_trace import (
-    ExecutedOperation,
     Life,
     ModuleTracer,
     PartitionTrace,
@@ -52,23 +50,25 @@ from triton_ext.passes.verify_descriptors.running.mlir_trace import (
 )
 from triton_ext.passes.verify_descriptors.running.moved import compare_moved
 from triton_ext.passes.verify_descriptors.running.ptx_trace import (
-    ExecutedInstruction,
     ThreadTrace,
     Tracer,
     generic_address,
 )
 from triton_ext.passes.verify_descriptors.running.tensormaps import CREATE, LaunchedWith, is_part
 from triton_ext.passes.verify_descriptors.running.trace_end import Why
+from triton_ext.passes.verify_descriptors.running.trips import short_launches, whole_launches
+from triton_ext.passes.verify_descriptors.running.turns import Turns
+from triton_ext.passes.verify_descriptors.sequences import Partition, Sequences
 from triton_ext.passes.verify_descriptors.text.groups import Function, Group
 from triton_ext.passes.verify_descriptors.text.matching import Matching, is_open
-from triton_ext.ptx.parse import Instruction
 
 _PER_OPERATION = 16
 """Executions that are looked at, on average."""
+_TO_THE_END = 4
+"""How many times as much is looked at where loops are to come to their end."""
 _SHORTER = 3
 """How much less is looked at of what most other threads do, of the same one with memory elsewhere,
 and with further arguments."""
-_THIS_ONE = "the operation that is executed here, for one choice of arguments,"
 ALLOCATION = ("tcgen05.alloc", "tcgen05.dealloc")
 _OTHERS = (
     "cp.async.bulk", "mbarrier.", "tcgen05.shift", "st.async", "red.async", "tensormap.",
@@ -76,33 +76,29 @@ _OTHERS = (
 )  # fmt: skip
 _CTA_GROUP = re.compile(r"cta_group::\d")
 _OF_STORES = ("store commit", "store wait")
-_HOW_OFTEN = "how often it is executed, for one choice of arguments,"
+_ENDS = ("executions after the first ones", "the end of the PTX", "stores: executed after")
+_CUT_OFF = tuple(f"{name}: after enough" for name in _ENDS[:2]) + _ENDS[2:]
+"""Facts of traces that end before the kernel does, and of those that are long enough."""
+_MOST_THREADS, _BLOCKS_ASKED = 1024, 256
+_MOST_BOUNDS, _MOST_BLOCKS = 12, 6
 
 
-@dataclass
-class _Partition:
-    """A partition of one block, and the thread that is compared with it.
+@dataclass(frozen=True)
+class _Effort:
+    """How much of a launch is looked at.
 
     Attributes:
-        block: the block, and which thread of the partition it is.
-        thread: the instructions that are looked at.
-        found: what the comparison found.
-        at: how many of the thread's events are compared.
-        pending: moves since the last operation that has instructions.
-        moves: the executed operations that store tensors.
-        transfers: the executed operations on tensor memory.
+        shorter: the part of the executions, as a divisor.
+        is_first: whether it is the first launch: further threads, and memory elsewhere.
+        all_threads: whether all threads are run that the code tells apart.
     """
 
-    block: Block
-    thread: ThreadTrace
-    found: Findings
-    at: int = 0
-    pending: list[Move] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)
-    transfers: list[Move] = field(default_factory=list)
+    shorter: int = 1
+    is_first: bool = True
+    all_threads: bool = False
 
 
-class TraceComparison:
+class TraceComparison(Sequences):
     """Runs both, and compares.
 
     Args:
@@ -159,11 +155,18 @@ class TraceComparison:
         self.chosen += [
             each for each in function.kernel.instructions if each.opcode.startswith(ALLOCATION)
         ]
+        self.compared_lines = {each.line for each in self.chosen}
+        known = set(map(id, self.chosen))
+        self.chosen += [
+            each
+            for each in function.kernel.instructions
+            if each.opcode.startswith(BOUND_TO_RULES) and id(each) not in known
+        ]
         self.block = Block(
             module, self.ctas, 0, function.module.version,
             lambda instruction: self.position[id(instruction)][1],
         )  # fmt: skip
-        self.unseen, self.is_again = set(self.allowed), False
+        self.unseen, self.effort = set(self.allowed), _Effort()
         self.tracers: dict[bool, Tracer] = {}
 
     def cta_groups(self) -> None:
@@ -188,10 +191,16 @@ class TraceComparison:
                 self.launch, self.lives = first, lives
         self.cluster(traces)
         self.again()
+        self.to_the_end()
+        self.effort, before = _Effort(is_first=False), result.unproven.copy()
         for launch in self.launches[1:]:
             # Another choice of arguments, if with these some instructions are not executed.
             if self.unseen and not result.differences and launch != self.launch:
                 self.relaunch(launch)
+        # What is cut off here came to its end before, but for what nothing else executes.
+        result.unproven = before | Counter(
+            {name: n for name, n in result.unproven.items() if not name.startswith(_CUT_OFF)}
+        )
         if self.unseen and not result.differences:
             result.unproven["executions: never, for all choices of arguments"] += len(self.unseen)
         self.leave_out()
@@ -203,11 +212,44 @@ class TraceComparison:
         What is not proven was counted the first time.
         """
         result, before, launch = self.result, self.result.unproven.copy(), self.launch
-        self.is_again = True
+        self.effort = _Effort(shorter=_SHORTER, is_first=False)
         for each in others(self.module):
             if not result.differences:
                 self.relaunch(each)
-        self.launch, self.is_again, result.unproven = launch, False, before
+        self.launch, self.effort, result.unproven = launch, _Effort(), before
+
+    def to_the_end(self) -> None:
+        """With few trips of each loop, to the end of all threads that the code tells apart.
+
+        What ended early in launches with many trips is known where these come to the end.
+        """
+        result, launch = self.result, self.launch
+        counted = Counter(
+            {name: n for name, n in result.unproven.items() if not name.startswith(_CUT_OFF)}
+        )
+        ends: Counter[str] = Counter()
+        launched = [*whole_launches(self.module), *short_launches(self.module)]
+        for number, each in enumerate(launched):
+            if result.differences:
+                break
+            result.unproven = Counter()
+            self.effort = _Effort(is_first=False, all_threads=not number)
+            self.relaunch(each)
+            if not number:
+                launched += self.further_blocks(each)
+            for name, count in result.unproven.items():
+                if name.startswith(_ENDS) or (not number and name not in counted):
+                    ends[name] = max(ends[name], count)
+        result.unproven = counted | ends
+        self.launch, self.effort = launch, _Effort()
+
+    def further_blocks(self, launch: TrialLaunch) -> list[TrialLaunch]:
+        """The same launch of the blocks that the code tells apart."""
+        turns, found = Turns(self.tracers[False].kernel, self.given()), []
+        for axis, name in enumerate(("%ctaid.x", "%ctaid.y", "%ctaid.z")):
+            for number in turns.of(name, _BLOCKS_ASKED)[:_MOST_BLOCKS]:
+                found.append(launch.at_block(axis, number))
+        return found
 
     def relaunch(self, launch: TrialLaunch) -> None:
         """With other arguments: memory in global scratch begins elsewhere."""
@@ -234,14 +276,17 @@ class TraceComparison:
             is_transfer = instruction.opcode.startswith("tcgen05.")
             if transfers_left if is_transfer else instruction.line not in self.result.compared:
                 left[instruction.line] = unclaimed(instruction)
-        known = {each.line for each in self.chosen} | left.keys()
+            elif not is_transfer:
+                left[instruction.line] = DATA_OF_STORES
+        known = self.compared_lines | left.keys()
         for each in self.function.kernel.instructions:
             if each.opcode.startswith(_OTHERS) and each.line not in known:
                 left[each.line] = f"other instructions: {each.opcode.partition('::')[0]}"
 
     def traced(self) -> list[PartitionTrace]:
         """What each partition of the module executes."""
-        tracer = ModuleTracer(self.module, self.launch, self.wanted, self.offset, self.limit)
+        limit = self.limit if self.effort.is_first else _TO_THE_END * self.limit
+        tracer = ModuleTracer(self.module, self.launch, self.wanted, self.offset, limit)
         found = [tracer.main(), *tracer.others()]
         self.lives = tracer.lives
         return found
@@ -263,6 +308,7 @@ class TraceComparison:
     def cluster(self, traces: Sequence[PartitionTrace]) -> None:
         """All blocks of a cluster, for one choice of arguments."""
         result, last = self.result, self.function.kernel.instructions[-1]
+        result.blocks.add(self.launch.program)
         for rank in range(self.ctas):
             self.block = replace(self.block, rank=rank)
             partitions = [] if result.differences else self.partitions(traces)
@@ -277,12 +323,14 @@ class TraceComparison:
                 if not result.differences:
                     Stores(each.block, result, each.moves, each.thread, last).compare()
                 if not result.differences and not each.block.lane:
-                    compare_transfers(each.block, result, each.transfers, each.thread.accesses)
+                    compare_transfers(each.block, result, each.transfers, each.thread, last)
             if not result.differences:
                 compare_places(self.module, result, self.lives, result.starts, self.launched.shared)
-            self.bytes(traces)
+            if not self.result.of_the_kernel:
+                is_open = self.ctas > 1 or self.copied_besides
+                compare_bytes(self.result, traces, self.expected, is_open=is_open)
 
-    def partitions(self, traces: Sequence[PartitionTrace]) -> list[_Partition]:
+    def partitions(self, traces: Sequence[PartitionTrace]) -> list[Partition]:
         """One block: the first thread of each partition is found by what it executes.
 
         Of all blocks but the first one, what they copy by TMA.
@@ -315,36 +363,65 @@ class TraceComparison:
             self.result.unproven["partitions whose threads are not found"] += len(left)
         return done
 
-    def threads(self, tracer: Tracer, first: int, trace: PartitionTrace) -> list[_Partition]:
-        """Some threads of a partition: the first two, and the first ones of some other warps."""
+    def threads(self, tracer: Tracer, first: int, trace: PartitionTrace) -> list[Partition]:
+        """Some threads of a partition, the first of which is the leader."""
         limit, warps = self.instructions(trace), self.warps(trace)
-        limit //= _SHORTER if self.is_again else 1
+        limit //= self.effort.shorter
         thread = tracer.run(first, limit)
+        self.result.threads.add(first)
         self.allocation(first, thread)
+        check_legality(self.result, thread)
         leader = self.partition(trace, thread)
         self.result += leader.found
-        if not self.result.differences and not self.is_again:
+        if not self.result.differences and self.effort.is_first:
             compare_moved(self.result, thread, tracer.run(first, limit // _SHORTER, MOVED))
         done = [leader]
-        # Each bit of a thread's number has its part in the addresses of a tile. A warp's other
-        # lanes follow its first one, which tells them what it shuffles.
-        lanes = (1, 2, 4, 8, 16) if self.moves else (1,)
-        threads = [*((0, lane) for lane in lanes), (1, 0), (2, 0), (4, 0), (warps - 1, 0)]
-        threads += [(warps - 1, WARP_THREADS - 1)] if self.moves else []
-        for warp, lane in dict.fromkeys(threads):
-            if self.is_again or self.result.differences:
+        for warp, lane in self.others_of(first, warps):
+            if self.result.differences:
                 break
-            if warp < warps and (warp or lane):
-                self.block = replace(self.block, warp=warp, lane=lane)
-                number = first + WARP_THREADS * warp + lane
-                most = limit if warp + lane == 1 else limit // _SHORTER
-                found = tracer.run(number, most, stores=False)
-                self.allocation(first, found)
-                done.append(self.partition(trace, found))
-                done[-1].found.unproven.clear()
-                self.result += done[-1].found
+            self.block = replace(self.block, warp=warp, lane=lane)
+            number = first + WARP_THREADS * warp + lane
+            is_cut = self.effort.is_first and warp + lane != 1
+            found = tracer.run(number, limit // _SHORTER if is_cut else limit, stores=False)
+            self.allocation(first, found)
+            check_legality(self.result, found)
+            done.append(self.partition(trace, found))
+            if self.effort.is_first:  # of which the end was not waited for
+                done[-1].found.unproven = Counter(
+                    {
+                        name: count
+                        for name, count in done[-1].found.unproven.items()
+                        if not name.startswith(_CUT_OFF) and name not in leader.found.unproven
+                    }
+                )
+            else:
+                done[-1].found.unproven -= leader.found.unproven
+            self.result.threads.add(number)
+            self.result += done[-1].found
         self.block = replace(self.block, warp=0, lane=0)
         return done
+
+    def others_of(self, first: int, warps: int) -> list[tuple[int, int]]:
+        """The (warp, lane) of further threads of a partition that are run.
+
+        Each bit of a thread's number has its part in the addresses of a tile. A warp's other lanes
+        follow its first one, which tells them what it shuffles.
+        """
+        last = (warps - 1, WARP_THREADS - 1)
+        if self.effort.is_first:
+            lanes = (1, 2, 4, 8, 16) if self.moves else (1,)
+            chosen = [*((0, lane) for lane in lanes), (0, last[1]), (1, 0), (2, 0), (4, 0)]
+            chosen += [(warps - 1, 0), *([last] if self.moves else [])]
+        elif self.effort.all_threads:
+            turns = Turns(self.tracers[False].kernel, self.given())
+            bounds = turns.of("%tid.x", min(self.function.threads, _MOST_THREADS))
+            here = [at - first for at in bounds if 0 <= at - first < WARP_THREADS * warps]
+            chosen = [divmod(at, WARP_THREADS) for at in here[:_MOST_BOUNDS]]
+            chosen += [(0, last[1]), last]
+        else:
+            chosen = []
+        wanted = {each for each in chosen if each[0] < warps and each != (0, 0)}
+        return sorted(wanted | {(warp, 0) for warp, _ in wanted if warp})
 
     def allocation(self, first: int, found: ThreadTrace) -> None:
         """Tensor memory is allocated and freed once, by all threads of the first warp."""
@@ -419,244 +496,6 @@ class TraceComparison:
         numbers["%cluster_ctarank"] = rank
         numbers["%cluster_nctarank"] = self.ctas
         return numbers
-
-    def is_compared(self, one: Expected | None) -> bool:
-        """Whether an operation is looked at in this block.
-
-        Which blocks issue an MMA, or a copy of what several hold, is not said in the TTGIR.
-        """
-        if one is None or not self.block.rank:
-            return one is not None
-        if one.kind != "tma" or "multicast" in one.operation.attributes:
-            return False
-        memory = self.module.memory(one.tile) if one.tile and one.barrier is None else None
-        encoding = parsed_encoding(memory.encoding) if memory else None
-        # Of what several blocks hold alike, one of them stores it.
-        return encoding is None or all(map(any, getattr(encoding, "cga_layout", ())))
-
-    def is_followed(self, instruction: Instruction) -> bool:
-        """Whether an instruction is looked at in this block."""
-        if is_part(instruction.opcode):
-            return not (self.block.rank or self.block.warp or self.block.lane)
-        if id(instruction) not in self.position:
-            return False
-        group = self.position[id(instruction)][0]
-        allowed = self.allowed[id(group)]
-        if self.block.warp and not allowed.isdisjoint(self.gathers):
-            return False
-        if self.block.rank and group.is_in_order:
-            return False
-        return not self.block.rank or all(
-            self.is_compared(one) for one in self.expected.values() if id(one) in allowed
-        )
-
-    # ------------------------------------------------------------------------------ sequences
-
-    def partition(self, expected: PartitionTrace, found: ThreadTrace) -> _Partition:
-        """One partition's operations, one after the other."""
-        followed = [i for i, each in enumerate(found.events) if self.is_followed(each.instruction)]
-        events = [found.events[i] for i in followed]
-        accesses = [
-            (instruction, address, bisect_left(followed, when))
-            for instruction, address, when in found.accesses
-        ]
-        findings = Findings(starts=dict(self.result.starts))
-        thread = ThreadTrace(found.poison, events, accesses, found.end)
-        result = _Partition(self.block, thread, findings)
-        if not all(self.execution(event, result) for event in expected.events):
-            return result
-        if expected.end.is_early or found.end.is_early:
-            if result.pending:
-                after = "stores: executed after the end of the trace"
-                findings.unproven[after] += len(result.pending)
-        else:
-            result.moves += result.pending
-        if expected.end.is_early:
-            findings.unproven[f"executions after the first ones: {expected.end.words}"] += 1
-        elif result.at < len(events):
-            findings.differ(
-                None, events[result.at].instruction, _HOW_OFTEN, "as often as its operation",
-                "more often",
-            )  # fmt: skip
-        elif found.poison is not None:
-            findings.differ(
-                None, found.poison[0], "its condition", "one of the kernel's", found.poison[1]
-            )
-        elif found.end.is_early:
-            findings.unproven[f"the end of the PTX: {found.end.words}"] += 1
-        return result
-
-    def execution(self, event: ExecutedOperation, result: _Partition) -> bool:
-        """The next operation; whether the rest can be compared, too."""
-        findings, operation, events = result.found, event.operation, result.thread.events
-        execution, block = Execution(self.block, result.found, event), self.block
-        if operation.name == CREATE:
-            if not (block.rank or block.warp or block.lane):
-                count = execution.make_descriptor(events[result.at :])
-                result.at += count
-                if not count:
-                    return False
-            if not block.warp:
-                result.at += execution.ending(events[result.at :])
-            return True
-        one = self.expected.get(id(operation))
-        if id(operation) in self.transfers:
-            *_, last = event.operands or (1,)
-            if operation.name != "ttng.tmem_store" or last == 1:
-                memory = memory_of(operation)
-                is_new = memory in operation.results
-                address = (memory, 0) if is_new else execution.values.get(memory)
-                result.transfers.append(Move(operation, address, result.at))
-            return True
-        if one is None:
-            is_new = operation.name == "ttg.local_alloc"
-            target = (operation.results[0], 0) if is_new else event.operands[1]
-            result.pending.append(Move(operation, target, result.at))
-            return True
-        if not self.is_compared(one):
-            return True
-        predicate = predicate_of(operation)
-        holds = 1 if predicate is None else execution.values.get(predicate)
-        if not isinstance(holds, int):
-            findings.unproven["executions: a predicate is not known"] += 1
-            return False
-        if not holds:
-            return True
-        if block.takes_part(one):
-            group = self.next_group(one, one.kind, result)
-            if group is None:
-                return False
-            instance = self.instance(events, result.at)
-            is_last = result.at + len(instance) == len(events)
-            if is_last and result.thread.end.is_early and len(instance) < len(group.instructions):
-                self.stopped(result, operation)
-                return False
-            execution.compare(one, group, instance)
-            result.at += len(instance)
-        for kind, barrier, condition in one.after:
-            holds = 1 if condition is None else execution.values.get(condition)
-            if not isinstance(holds, int):
-                findings.unproven["executions: a predicate is not known"] += 1
-                return False
-            if block.rank or not holds or not (kind in BY_EACH_THREAD or block.takes_part(one)):
-                continue
-            if one.rows and (
-                result.at >= len(events) or kind_of(events[result.at].instruction) != kind
-            ):
-                continue  # of a scatter, only the threads that copy wait for it
-            if self.next_group(one, kind, result) is None:
-                return False
-            execution.barrier(barrier, events[result.at])
-            result.at += 1
-        if findings.differences:
-            return False
-        findings.proven["executions"] += 1
-        # What follows the last event of a trace that ends early may not be in it.
-        reached = len(events) - int(result.thread.end.is_early)
-        while result.pending and result.pending[0].when <= reached:
-            result.moves.append(result.pending.pop(0))
-        return True
-
-    def next_group(self, one: Expected, kind: str, result: _Partition) -> Group | None:
-        """The group of the next event, which must be of an operation; None if it is not."""
-        if result.at >= len(result.thread.events):
-            self.stopped(result, one.operation)
-            return None
-        first = result.thread.events[result.at].instruction
-        group = None if is_part(first.opcode) else self.position[id(first)][0]
-        if group is None or group.kind != kind or id(one) not in self.allowed[id(group)]:
-            is_ = CREATE if group is None else "another one"
-            result.found.differ(one.operation, first, _THIS_ONE, one.operation.name, is_)
-            return None
-        return group
-
-    def instance(self, events: Sequence[ExecutedInstruction], at: int) -> list[ExecutedInstruction]:
-        """The events of one execution of a group."""
-        group, index = self.position[id(events[at].instruction)]
-        found = [events[at]]
-        for event in events[at + 1 :]:
-            other, position = self.position.get(id(event.instruction), (None, 0))
-            if other is not group or position <= index:
-                break
-            found.append(event)
-            index = position
-        return found
-
-    def stopped(self, result: _Partition, operation: Operation) -> None:
-        """The PTX executes no more, but the module does."""
-        end = result.thread.end.words
-        if result.thread.poison is not None:
-            instruction, poison = result.thread.poison
-            result.found.differ(
-                operation, instruction, "its condition", "one of the kernel's", poison
-            )
-            return
-        if not end and any(each.name == "tt.assert" for each in self.module.operations):
-            end = "an assertion may fail"
-        if end:
-            result.found.unproven[f"executions after the first ones: {end}"] += 1
-        else:
-            result.found.differ(
-                operation, self.first_of(operation), _HOW_OFTEN, "as often as its operation",
-                "less often",
-            )  # fmt: skip
-
-    def first_of(self, operation: Operation) -> Instruction:
-        """An instruction that an operation may have become."""
-        one = id(self.expected[id(operation)])
-        found = (
-            group.first for group, _ in self.position.values() if one in self.allowed[id(group)]
-        )
-        return next(found, self.function.kernel.instructions[-1])
-
-    def bytes(self, traces: Sequence[PartitionTrace]) -> None:
-        """What a barrier is told to expect is what the copies then bring it, or nothing at all.
-
-        (A pipeline may leave out its last copies, but tell the barrier, which nobody waits for.)
-        """
-        result, kind = self.result, "bytes that barriers expect"
-        if result.of_the_kernel:
-            return
-        facts = expected_bytes(traces, self.expected)
-        if facts is None:
-            result.unproven[kind] += 1
-            return
-        for fact in facts:
-            if fact.expected == fact.brought:
-                result.proven[kind] += 1
-            elif (
-                fact.is_sum
-                or self.ctas > 1
-                or self.copied_besides
-                or not fact.brought
-                or fact.told is None
-            ):  # Other blocks, inline assembly, or other means than TMA may take their part.
-                result.unproven[kind] += 1
-            else:
-                lines = listed([_line(each) for each in fact.copies])
-                copies = "copy" if len(fact.copies) == 1 else "copies"
-                bring = "brings" if len(fact.copies) == 1 else "bring"
-                result.of_the_kernel.append(
-                    (
-                        fact.told,
-                        f"{_line(fact.told)} expects {fact.expected} bytes; the {copies} at {lines}"
-                        f" {bring} {fact.brought}",
-                    )
-                )
-                return
-
-
-def _line(operation: Operation) -> str:
-    location = operation.location
-    return f"line {location.line}" if location else operation.name
-
-
-def listed(words: Sequence[str]) -> str:
-    """``line 1``, ``lines 1 and 2``, ``lines 1, 2 and 3``; each once."""
-    words = list(dict.fromkeys(words))
-    if len(words) > 1 and all(word.startswith("line ") for word in words):
-        words = [f"lines {words[0][5:]}", *(word[5:] for word in words[1:])]
-    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def _kinds_of(one: Expected) -> set[str]:

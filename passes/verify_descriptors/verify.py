@@ -10,12 +10,12 @@ compile time is no error; the report counts it.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.mlir.module import Location, Operation
 from triton_ext.passes.frame.base import (
     Compilation,
@@ -41,10 +41,18 @@ from triton_ext.passes.verify_descriptors.text.matching import Matching, match
 from triton_ext.passes.verify_descriptors.traces import TraceComparison
 from triton_ext.ptx.parse import Instruction
 
+_KNOWN_RELEASE = re.compile(r"3\.[789]\.\d+")
+"""The releases of Triton whose lowering the rules describe."""
 _REPORT_BUG = (
     "the compiled kernel does not do what the TTGIR says; do not run it. Compile it with another"
     " release of Triton or another layout, and report the difference upstream"
 )
+_LOOKED_AT = (
+    "facts of descriptors, opcodes and counts in the text, and of the executed TMA copies, MMAs,"
+    " wgmma groups, mbarrier operations, transfers of tensor memory and the bytes that stores fill"
+)
+"""Not among them are data, loads from shared memory, scratch memory, fences, ``bar.sync`` and
+``tcgen05.wait``."""
 _MAX_DIAGNOSTICS = 20
 _ROWS_WITHOUT_SWIZZLE = (
     " (a known fault: Triton 3.8 and 3.9 give a tile that is stored row by row, without a swizzle,"
@@ -90,7 +98,10 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
         *_illegal(expectations, options), *_differences(matching), *_wrong_fields(fields)
     ]  # fmt: skip
     traces = Findings()
-    if launched.shared is not None and launched.shared > SHARED_MEMORY_PER_BLOCK:
+    if (
+        launched.shared is not None
+        and launched.shared > compilation.capability.shared_memory_per_block
+    ):
         # Triton itself refuses to launch it (OutOfResources, which autotuners wait for), and its
         # addresses need not fit into descriptors.
         diagnostics = []
@@ -106,6 +117,9 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
                 traces.left_out.update((each.line, unclaimed(each)) for each, _ in observed(kernel))
         diagnostics += _executions(traces)
     report = _report(expectations, groups, matching, fields, traces)
+    release = str(compilation.metadata.get("triton_version") or "")
+    if release and not _KNOWN_RELEASE.fullmatch(release):
+        diagnostics = [_of_an_unknown_release(each, release) for each in diagnostics]
     return Outcome(report=report, diagnostics=_limited(diagnostics))
 
 
@@ -128,6 +142,17 @@ def _bug(
         location = Location(instruction.source.file, instruction.source.line, 1)
     shown = f"PTX line {instruction.line}, {instruction.opcode}: " if instruction else ""
     return Diagnostic("error", shown + message, _REPORT_BUG, location)
+
+
+def _of_an_unknown_release(found: Diagnostic, release: str) -> Diagnostic:
+    """What is found where nobody has compared the rules with the compiler: not a reason to stop."""
+    return replace(
+        found,
+        severity="warning",
+        help=f"Triton {release} is a release or a fork that verify-descriptors does not know: the"
+        " kernel may be lowered in another way, and be right; compare with Triton 3.7 to 3.9, or"
+        " the emulator",
+    )
 
 
 def _illegal(expectations: ModuleExpectations, options: VerifyOptions) -> Iterator[Diagnostic]:
@@ -218,7 +243,10 @@ def _report(
         "unproven": {name: count for name, count in sorted(unproven.items()) if count},
         "not_looked_at": dict(Counter(traces.left_out.values())),
         "not_looked_at_lines": sorted(traces.left_out),
+        "blocks": [list(each) for each in sorted(traces.blocks)],
+        "threads": sorted(traces.threads),
         "proven_fraction": sum(proven.values()) / total if total else 1.0,
+        "proven_fraction_of": _LOOKED_AT,
     }
 
 
@@ -242,5 +270,8 @@ def _render(kernel: str, report: Any, options: VerifyOptions) -> str:
         for name, count in report["operations_not_derived"].items()
     ]
     lines += [f"  not looked at: {count} {name}" for name, count in report["not_looked_at"].items()]
-    lines.append(f"  {report['proven_fraction']:.1%} of what was looked at is proven")
+    runs = len(report["blocks"]), len(report["threads"])
+    lines.append(f"  run for {runs[0]} blocks, and {runs[1]} threads of them")
+    share = f"{report['proven_fraction']:.1%}"
+    lines.append(f"  {share} is proven, of the {report['proven_fraction_of']}")
     return "\n".join(lines)

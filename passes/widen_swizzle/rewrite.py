@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.tensor_map import TensorSwizzle
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS
 from triton_ext.mlir.edits import Edits
@@ -117,7 +116,9 @@ def _attribute(operation: Operation, name: str) -> int:
     return texts.index(name) + 2
 
 
-def _fits_in_shared_memory(before: Iterable[SharedAllocation], choices: Iterable[_Choice]) -> bool:
+def _fits_in_shared_memory(
+    before: Iterable[SharedAllocation], choices: Iterable[_Choice], most: int
+) -> bool:
     """Whether wider alignments cannot be what makes the kernel too large.
 
     Only the sum of all allocations is known here: where they reuse each other's memory, it may be
@@ -129,7 +130,7 @@ def _fits_in_shared_memory(before: Iterable[SharedAllocation], choices: Iterable
         for value in choice.found.allocations if choice.is_changed else ():
             encoding = choice.found.encodings[value]
             more += widened(encoding, choice.width).alignment - encoding.alignment
-    return total > SHARED_MEMORY_PER_BLOCK or total + more <= SHARED_MEMORY_PER_BLOCK
+    return total > most or total + more <= most
 
 
 # ------------------------------------------------------------------------------------- report
@@ -250,7 +251,9 @@ def _render(kernel: str, report: Any, options: Any) -> str:
     return "\n".join(lines)
 
 
-@compiler_pass("widen-swizzle", after="ttgir", options=ReportOptions, render=_render)
+@compiler_pass(
+    "widen-swizzle", after="ttgir", options=ReportOptions, render=_render, is_optional=True
+)
 def widen_swizzle(compilation: Compilation, options: ReportOptions) -> Outcome | None:
     """Shared memory with a narrower swizzle than its shape allows gets the widest that it can.
 
@@ -267,8 +270,9 @@ def widen_swizzle(compilation: Compilation, options: ReportOptions) -> Outcome |
     ]
     if not choices:
         return None
-    before = shared_allocations(module, compilation.arch)
-    if not _fits_in_shared_memory(before, choices):
+    before = shared_allocations(module, compilation.target)
+    most = compilation.capability.shared_memory_per_block
+    if not _fits_in_shared_memory(before, choices, most):
         reason = Obstacle("its wider alignment may not leave enough shared memory")
         choices = [
             _Choice(each.found, each.found.width, each.obstacle or reason) for each in choices
@@ -276,7 +280,7 @@ def widen_swizzle(compilation: Compilation, options: ReportOptions) -> Outcome |
     while True:
         changed = [choice for choice in choices if choice.is_changed]
         text = _Rewriter(module, changed).rewrite() if changed else None
-        after = shared_allocations(MlirModule(text), compilation.arch) if text else before
+        after = shared_allocations(MlirModule(text), compilation.target) if text else before
         accesses = [_accesses(choice, before, after) for choice in choices]
         losses = [
             _loss(each) if choice.is_changed else None

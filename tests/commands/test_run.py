@@ -40,6 +40,10 @@ assert (x == 300).all()
         (["--block", "-1x0x0"], "'-1x0x0' is no block"),
         (["--timeout", "nan"], "'nan' is no number of seconds"),
         (["--timeline", "none/out.html"], "there is no folder none"),
+        (["--schedule", "none.json"], "'none.json' is no schedule"),
+        (["--witness", "w.json"], "--witness cannot be used without --all-schedules"),
+        (["--all-schedules", "--time"], "--time cannot be used with --all-schedules"),
+        (["--all-schedules", "--schedule", "lazy"], "--schedule lazy cannot be used with"),
         (["--trace-file", "none/out.jsonl"], "none/out.jsonl: No such file or directory"),
     ],
 )
@@ -50,6 +54,14 @@ def test_what_is_refused_before_the_script_runs(tmp_path, monkeypatch, options, 
     assert done.exit_code == 2
     assert message in done.stderr
     assert not done.stdout
+
+
+def test_all_schedules_are_judged(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(SCRIPT.partition("tell[(1,)]")[0].replace("x, 300", "x, 3"))
+    done = CliRunner().invoke(main, ["run", "--all-schedules", "script.py"])
+    assert done.exit_code == 0
+    assert "count: proven for all schedules" in done.stderr
 
 
 def test_a_pipe_is_no_script(tmp_path):

@@ -23,9 +23,30 @@ def test_matmul():
     assert names["c"].isfinite().all()
 
 
+def test_experts():
+    pytest.importorskip("torch")
+    pytest.importorskip("triton", minversion="3.9", reason="promoted sums need it")
+    scales, groups, drop_in = python_blocks("moe.md")
+    names: dict[str, object] = {}
+    exec(scales, names)
+    exec(groups, names)
+    ours = names["y"]
+    exec(drop_in, names)
+    assert (ours == names["y"]).all()
+    assert names["gradient"].shape == (3, 64, 72)
+
+
 def test_run_ptx():
     pytest.importorskip("ml_dtypes")
     (block,) = [each for each in python_blocks("emulator.md") if "PTX" in each]
     names: dict[str, object] = {}
     exec(block, names)
     assert list(names["x"]) == [0, 2, 4, 6]
+
+
+def test_all_schedules(capsys):
+    pytest.importorskip("ml_dtypes")
+    (block,) = python_blocks("schedules.md")
+    exec(block, {})
+    text = (ROOT / "docs/guide/schedules.md").read_text(encoding="utf-8")
+    assert f"```\n{capsys.readouterr().out}```" in text

@@ -104,9 +104,9 @@ def test_seed_000_mma_atom_tiles():
     assert (product.n, product.k) == (256, 16)
     assert INSTRUCTION_K_BYTES == 32
     bits = {"f16": 16, "tf32": 32, "f8f6f4": 8, "i8": 8}
-    assert {name: kind.k[0] * bits[name] // 8 for name, kind in KINDS.items() if name in bits} == (
-        dict.fromkeys(bits, 32)
-    )
+    assert {
+        name: kind.usual_k * bits[name] // 8 for name, kind in KINDS.items() if name in bits
+    } == (dict.fromkeys(bits, 32))
     # C is (256, 256), the contraction over 64: 2 parts along M, 1 along N, 4 along K.
     tile = nvmma_shared_to_linear_layout((256, 64), NVMMAShared(128, 16))
     a = derive_operand(tile, 16, (128, 16), arch=100).advances

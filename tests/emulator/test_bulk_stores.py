@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from triton_ext.emulator import run_ptx
-from triton_ext.emulator.errors import LaunchError, SynchronizationFault
+from triton_ext.emulator.errors import LaunchError, SynchronizationFault, UndefinedBehaviour
 from triton_ext.hardware.tensor_map import DataType, TensorMap
 
 SCHEDULES = ("eager", "lazy", "random")
@@ -81,7 +81,7 @@ AGAIN{i}:
 }
 
 
-def run(store, wait, reuse, schedule, cluster=1):
+def run(store, wait, reuse, schedule, cluster=1, *, strict=False):
     data = np.zeros(BYTES // 4 + 32, np.uint32)
     data = data[-data.ctypes.data % 128 // 4 :][: BYTES // 4]  # aligned to 128 bytes
     tensor_map = TensorMap(
@@ -121,7 +121,7 @@ def run(store, wait, reuse, schedule, cluster=1):
         ptx, grid=1, block=BYTES // 16, args=[data, tensor_map], cluster=cluster,
         schedule=schedule, seed=5,
         check_races=False,  # in global memory: what is stored is loaded again
-        max_steps=100_000,
+        max_steps=100_000, strict=strict,
     )  # fmt: skip
     return data
 
@@ -137,10 +137,25 @@ def test_the_end_of_the_block(store, schedule):
             assert (data[:written] == np.arange(written) // 4).all()
             continue
         with pytest.raises(SynchronizationFault, match="has not waited for it") as caught:
-            run(store, wait, "", schedule)
+            run(store, wait, "", schedule, strict=True)
         assert caught.value.instruction.opcode == STORES[store].split()[0]
         assert caught.value.where == "block (0, 0, 0), warp 0, lane 0"
         assert ("nor committed" in caught.value.message) == (wait == "no commit")
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_end_of_the_block_on_hardware(store, schedule):
+    """What is committed is written all the same; what is not is a fault there, too."""
+    for wait in WAITS:
+        if wait == "no commit":
+            with pytest.raises(SynchronizationFault, match="nor committed it to a group"):
+                run(store, wait, "", schedule)
+        elif wait not in GOOD:
+            with pytest.warns(UndefinedBehaviour, match="last-store"):
+                data = run(store, wait, "", schedule)
+            written = 256 if "tensor" in store else 512
+            assert (data[:written] == np.arange(written) // 4).all()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -765,7 +765,7 @@ def test_forms_that_are_refused():
     assert "%r1, 0, %p2, 1" in sparse
     with pytest.raises(UnsupportedInstruction, match="sparse"):
         Case("", sparse, arguments, 1).run(launcher())
-    with pytest.raises(UnsupportedInstruction, match=r"wgmma.fence is of sm_90a alone"):
+    with pytest.raises(UnsupportedInstruction, match=r"wgmma is of sm_90a alone"):
         Case("", PRODUCT.replace("sm_90a", "sm_100a"), arguments, 1).run(launcher())
     for old, new in (("f32.f16.f16", "f16.bf16.bf16"), ("n8k16", "n12k16"), ("k16", "k32")):
         with pytest.raises(UnsupportedInstruction, match="types and shape is not modelled"):

@@ -10,6 +10,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from triton_ext.emulator.errors import LayoutFault
+from triton_ext.emulator.state.barriers import MBarrier
 from triton_ext.emulator.state.clocks import Clocks
 from triton_ext.emulator.state.memory import SHARED_BASE
 from triton_ext.emulator.state.shared import SharedMemory
@@ -36,7 +37,12 @@ def copied(tensor_map, address):
     values[(at - address)[:, None] + np.arange(16)] = np.arange(len(at))[:, None] & 255
     shared.bulk_write(address, values, shared.clocks.snapshot(np.array([0])), 1)
     arrangement = box_of(tensor_map, address % tensor_map.swizzle.alignment).arrangement
-    note(shared, int(shared.clocks.seen[1, 1]), Copied(arrangement, address, None))
+    barrier = MBarrier(1, shared.clocks.empty())
+    note(
+        shared,
+        int(shared.clocks.seen[1, 1]),
+        Copied(arrangement, address, None, "", shared, barrier, 0),
+    )
     return shared, dict(zip(at.tolist(), map(tuple, found.T.tolist()), strict=True)), shape
 
 

@@ -43,6 +43,18 @@ def test_the_frames_of_the_emulator_are_hidden(tmp_path):
         assert hidden not in shown
 
 
+RIGHT = FAILING.replace("a + r + 1", "a + r").partition("def test_of_its_own")[0]
+
+
+def test_the_summary_tells_of_all_schedules(tmp_path):
+    (tmp_path / "test_right.py").write_text(RIGHT)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_right.py",
+               "--emulate-schedules", "all"]  # fmt: skip
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert "1 passed" in shown, shown
+    assert re.search(r"all schedules.*\n1 proven\n", shown), shown
+
+
 SCRIPT = """
 import torch, triton, triton.language as tl, triton_ext
 

@@ -65,6 +65,7 @@ def run(
     shared: int = 0,
     grid: int = 1,
     threads: int = 128,
+    strict: bool = False,
 ) -> None:
     run_ptx(
         text,
@@ -74,6 +75,7 @@ def run(
         dynamic_smem_bytes=STATE + shared,
         schedule=schedule,
         seed=1,
+        strict=strict,
     )
 
 
@@ -801,7 +803,8 @@ def test_shift(schedule: str) -> None:
     """31 lanes x 8 columns of one warp's 32; then 4x256b.cp refreshes the last lanes."""
     size = 2048
     body = (
-        allocate(32) + fill_shared(size) + store_columns(16, size // 4, 0) + "  bar.sync 0;\n"
+        allocate(32) + fill_shared(size) + store_columns(16, size // 4, 0)
+        + "  bar.sync 0;\n  tcgen05.fence::after_thread_sync;\n"
         + f"""
   mov.u64 %rd3, {descriptor(DATA, 128, 128)};
   add.u32 %r7, %r4, {32 << 16 | 3};
@@ -890,11 +893,11 @@ NOTHING = np.zeros(4096, np.uint32)
 def faulty(
     body: str, fault: type[EmulationError], *parts: str, schedule: str = "eager", grid: int = 1
 ) -> None:
-    """The kernel is legal PTX, and raises `fault`; its message has all of `parts`."""
+    """The kernel is legal PTX, and raises `fault` if strict; its message has all of `parts`."""
     text = kernel(body, cluster=grid)
     assemble([text])
     with pytest.raises(fault) as caught:
-        run(text, NOTHING, NOTHING.copy(), schedule, shared=16384, grid=grid)
+        run(text, NOTHING, NOTHING.copy(), schedule, shared=16384, grid=grid, strict=True)
     for part in parts:
         assert part in str(caught.value), str(caught.value)
 
@@ -910,7 +913,7 @@ def load_x(count: int = 1, wait: bool = True) -> str:
     return text + ("  tcgen05.wait::ld.sync.aligned;\n" if wait else "")
 
 
-MEET = "  bar.sync 0;\n"
+MEET = "  bar.sync 0;\n  tcgen05.fence::after_thread_sync;\n"
 SETUP = allocate(64) + fill_shared(8192)
 IDESC = instruction_descriptor("f16", 128, 32, "f16", "f16", "f32", "K", "K")
 A_DESC = descriptor(DATA, 128, 256)

@@ -304,7 +304,8 @@ def instruction_descriptors(draw):
         kind == "i8" and draw(st.booleans()), sparse, draw(selectors),
         0 if scaled else draw(st.sampled_from((0, 8, 16, 32))),
         draw(st.sampled_from(sorted(found.scales))) if scaled else "",
-        draw(scale_ids), draw(scale_ids), draw(st.sampled_from(found.k[:1] if sparse else found.k)),
+        draw(scale_ids), draw(scale_ids),
+        draw(st.sampled_from(list(found.k)[: 1 if sparse else None])),
     )  # fmt: skip
 
 

@@ -54,7 +54,9 @@ def test_scale_factors():
     assert ScaleFactors.cell(70) == (6, 2)
     assert [ScaleFactors.columns(rows) for rows in (8, 32, 33, 256)] == [1, 1, 2, 8]
     with pytest.raises(LayoutError, match="count"):
-        ScaleFactors(3, 0)
+        ScaleFactors(5, 0)
+    six = ScaleFactors(6, 2)  # K = 96 in blocks of 16: the rest is behind the words of 128 rows
+    assert (six.words, six.span(128), six.span(160)) == (2, 8, 13)
 
 
 def test_scale_vectors():
@@ -62,7 +64,9 @@ def test_scale_vectors():
     assert scale_vector("mxf8f6f4", "", "ue8m0") == scale_vector("mxf8f6f4", "block32", "ue8m0")
     assert scale_vector("mxf4", "scale_vec::2X", "ue8m0") == 2
     assert scale_vector("mxf4nvf4", "block16", "ue4m3") == 4
+    assert scale_vector("mxf4nvf4", "block16", "ue4m3", 96) == 6
     for arguments in (
+        ("mxf4nvf4", "scale_vec::4X", "ue4m3", 96),
         ("mxf4nvf4", "", "ue8m0"),
         ("mxf4nvf4", "block32", "ue4m3"),
         ("mxf8f6f4", "scale_vec::2X", "ue8m0"),

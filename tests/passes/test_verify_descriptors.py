@@ -112,6 +112,12 @@ def test_products_and_copies_in_inline_assembly_are_not_looked_at():
     assert found.report["operations_not_derived"] == {
         "ttg.inline_asm: wgmma in inline assembly": texts["ttgir"].count("wgmma.commit_group"),
         "ttg.inline_asm: tma in inline assembly": texts["ttgir"].count("cp.async.bulk.tensor"),
+        "ttg.inline_asm: wgmma commit in inline assembly": texts["ttgir"].count(
+            "wgmma.commit_group"
+        ),
+        "ttg.inline_asm: wgmma wait in inline assembly": sum(
+            "wgmma.wait_group" in line for line in texts["ttgir"].splitlines()
+        ),
         **{said: texts["ttgir"].count(opcode) for said, opcode in IN_ASSEMBLY.items()},
     }
     assert found.report["proven"]["addresses that move with memory"] > 100
@@ -683,3 +689,17 @@ module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:90"} {
         == "how often a loop runs is not known"
     )
     assert len(traced(TrialLaunch({0: 0, 1: 5}, (0, 0, 0), (1, 1, 1)), 2).events) == 2
+
+
+@pytest.mark.parametrize("release", ["3.7.4+fb", "3.10.0", "4.0.0+git1234"])
+def test_an_unknown_release(release):
+    """What is found there is no error: a warning names the release, and does not forbid to run."""
+    kernel = corpus().named("matmul-bf16-K-MN-128-nvmma-sm90")
+    editor = Editor(kernel.ptx)
+    one = editor.of("wgmma.mma_async")[1]
+    changed = editor.replaced(one, lambda line: line.replace("m64n", "m64n8", 1))
+    metadata = {**kernel.metadata, "triton_version": release}
+    (first, *rest) = verified(kernel, Corruption("", changed, metadata)).diagnostics
+    assert {each.severity for each in (first, *rest)} == {"warning"}
+    assert f"Triton {release} is a release or a fork" in first.help
+    assert "do not run" not in first.help

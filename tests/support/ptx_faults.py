@@ -305,7 +305,7 @@ class Launched:
         arch: 90 or 100.
         ttgir, ptx, metadata: what Triton compiled.
         run: runs the PTX that it is given in place of the compiled one on the launch's arguments,
-            under a schedule; returns the machine, or raises what the emulator says.
+            under a schedule, or "all"; returns the machine, or raises what the emulator says.
         seconds: that the unchanged kernel takes.
     """
 
@@ -328,6 +328,14 @@ class Launched:
 
     def outcome(self, ptx: str, schedule: str, limit: float) -> str:
         """A digest of all memory after a run in a fork, or what went wrong."""
+        return self._in_fork(lambda: self.digest(ptx, schedule), limit)
+
+    def all_schedules(self, ptx: str, limit: float) -> str:
+        """What is said of all schedules: "proven", "not decided" or "witness", or the fault that
+        the first run ends in."""
+        return self._in_fork(lambda: str(self.run(ptx, "all").verdict.outcome), limit)
+
+    def _in_fork(self, answer: Callable[[], str], limit: float) -> str:
         reader, writer = os.pipe()
         child = os.fork()
         if not child:
@@ -337,7 +345,7 @@ class Launched:
                 signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
                 signal.setitimer(signal.ITIMER_VIRTUAL, limit)
                 try:
-                    text = self.digest(ptx, schedule)
+                    text = answer()
                 except BaseException as error:
                     text = f"{type(error).__name__}: {error}"
                 os.write(writer, text[:4000].encode(errors="replace"))
@@ -375,6 +383,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
     from triton import knobs
 
     import triton_ext
+    from triton_ext.emulator.clients.schedules.decide import decide
     from triton_ext.emulator.host.driver import EmulatedGpu
     from triton_ext.emulator.host.run import prepare
     from triton_ext.emulator.instructions import decode
@@ -407,8 +416,13 @@ def capture(job: dict[str, Any]) -> list[Launched]:
                 dynamic_smem_bytes=dynamic_smem_bytes, memory=memory, names=names,
             )  # fmt: skip
             at = launched.clusters // 3
-            machine = Machine(changed, launched, Schedule(schedule, 1))
-            machine.run(range(at, at + 1))
+            chosen = range(at, at + 1)
+            if schedule == "all":
+                machine = Machine(changed, launched, chosen=chosen)
+                machine.verdict = decide(machine, Machine.run)
+                return machine
+            machine = Machine(changed, launched, Schedule(schedule, 1), chosen=chosen)
+            machine.run()
             return machine
 
         files = corpus_worker.read_kernel(groups[-1])

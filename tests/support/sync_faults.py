@@ -312,15 +312,26 @@ def cute_kernels() -> Iterator[Launched]:
 # ------------------------------------------------------------------------------ a measurement
 
 
-def judged(job: dict[str, Any], each: int, seed: int) -> list[dict[str, Any]]:
-    """The seeds of the first kernel of a job, with what was said of them."""
+def judged(
+    job: dict[str, Any], each: int, seed: int, *, every: bool = False
+) -> list[dict[str, Any]]:
+    """The seeds of the first kernel of a job, with what was said of them.
+
+    Args:
+        every: and what one run says of all schedules, as "all".
+    """
     import corpus_worker
 
     corpus_worker.DO["tutorial"] = tutorial
     with redirect_stdout(sys.stderr):
         kernels = list(cute_kernels()) if job["do"] == "cute" else capture(job)[-1:]
     return [
-        {"kernel": one.name, **dataclasses.asdict(mutation), "told": verdicts(one, mutation)}
+        {
+            "kernel": one.name,
+            **dataclasses.asdict(mutation),
+            "told": verdicts(one, mutation),
+            "all": one.all_schedules(mutation.of(one.ptx), 120) if every else "",
+        }
         for one in kernels
         for mutation in chosen(one.ptx, reached(one), each, seed)
     ]
@@ -342,12 +353,30 @@ def table(faults: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, f"| all | {' | '.join(map(str, [sum(numbers), *numbers]))} |"])
 
 
+ALL = ("fault", "witness", "not decided", "proven")
+
+
+def said_of_all(fault: dict[str, Any]) -> str:
+    """What one run says of all schedules, in a word of `ALL`."""
+    return "fault" if ":" in fault["all"] else fault["all"]
+
+
+def table_of_all(faults: list[dict[str, Any]]) -> str:
+    """As Markdown: by what the three schedules find, what one run says of all."""
+    counts = Counter((outcome_of(each["told"]), said_of_all(each)) for each in faults)
+    lines = [f"| three schedules | {' | '.join(ALL)} |", "| --- | ---: | ---: | ---: | ---: |"]
+    for row in ("found", "some", "silent", "wrong"):
+        lines.append(f"| {row} | {' | '.join(str(counts[row, each]) for each in ALL)} |")
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--each", type=int, default=2, help="seeds of a kind in each kernel")
     parser.add_argument("--only", default="", help="a regular expression of kernels")
     parser.add_argument("--tutorials", type=Path, help="a folder with Triton's Gluon tutorials")
+    parser.add_argument("--all-schedules", action="store_true", help="and what one run says of all")
     parser.add_argument("--keep", type=Path, help="a file for what was found, a line a seed")
     options = parser.parse_args()
     os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
@@ -359,7 +388,11 @@ def main() -> int:
         os.environ["TRITON_CACHE_DIR"] = cache
         for job in jobs:
             if re.search(options.only, job["name"]):
-                those = or_nothing(lambda job=job: judged(job, options.each, options.seed))
+                those = or_nothing(
+                    lambda job=job: judged(
+                        job, options.each, options.seed, every=options.all_schedules
+                    )
+                )
                 found += those
                 print(job["name"], Counter(outcome_of(one["told"]) for one in those),
                       file=sys.stderr)  # fmt: skip
@@ -367,6 +400,8 @@ def main() -> int:
                     with options.keep.open("a") as out:
                         out.writelines(json.dumps(one) + "\n" for one in those)
     print(table(found))
+    if options.all_schedules:
+        print(table_of_all(found))
     return int(any(missed(one) for one in found))
 
 

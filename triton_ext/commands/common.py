@@ -144,25 +144,30 @@ BASES = Parsed("BASES", parse_value, "list of bases; write it as [[1, 0], [0, 1]
 
 
 class Target(_ParamType):
-    """The type of an option that names an architecture to run or compile for; or other words."""
+    """The type of an option that names an architecture to run or compile for; or other words.
+
+    With `of_kernels` it must be one that this project has kernels for.
+    """
 
     name = "ARCH"
 
-    def __init__(self, *others: str) -> None:
-        self.others = others
+    def __init__(self, *others: str, of_kernels: bool = False) -> None:
+        self.others, self.of_kernels = others, of_kernels
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        from triton_ext.hardware.architecture import architecture
+        from triton_ext.hardware.architecture import target_number
 
         if value in self.others:
             return value
-        arch = architecture(value)
-        if str(arch) not in value:
-            raise LayoutError("arch", value, f"is not compiled for, although sm_{arch} is")
-        return f"sm_{arch}"
+        number = target_number(value)
+        if self.of_kernels and number not in (90, 100):
+            raise LayoutError("arch", value, "must be sm_90 or sm_100: there are kernels of those")
+        return f"sm_{number}"
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        names = ("sm_90", "sm_100", *self.others)
+        from triton_ext.hardware.architecture import CAPABILITIES
+
+        names = (*(f"sm_{number}" for number in CAPABILITIES), *self.others)
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 

@@ -57,7 +57,11 @@ def _complete_passes(context: Any, option: Any, typed: str) -> list[str]:
     "--list", "list_", is_flag=True, help="List the passes, those of --passes too, and options."
 )
 @click.option(
-    "--target", type=Target(), default="sm_100", show_default=True, help="sm_90 or sm_100."
+    "--target",
+    type=Target(),
+    default="sm_100",
+    show_default=True,
+    help="The GPU: sm_90, sm_100, sm_120 ...",
 )
 @click.option("--signature", help="Types and constants of the kernel's arguments; see above.")
 @click.option("--num-warps", type=_WARPS, default="4", show_default=True, help="With --signature.")

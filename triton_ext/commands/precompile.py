@@ -65,7 +65,13 @@ def _rows(text: str) -> tuple[int, ...]:
 @click.argument(
     "weights", nargs=-1, type=Parsed("NxK", _weights, "size NxK of a weight, such as 6144x4096")
 )
-@click.option("--arch", type=Target(), default="sm_90", show_default=True, help="sm_90 or sm_100.")
+@click.option(
+    "--arch",
+    type=Target(of_kernels=True),
+    default="sm_90",
+    show_default=True,
+    help="sm_90 or sm_100.",
+)
 @click.option(
     "--types",
     type=Parsed("TYPES", _types, f"list of {', '.join(KINDS)}"),

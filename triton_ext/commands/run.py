@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
+import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +54,14 @@ def _pattern(text: str) -> str:
     return text
 
 
+def _schedule(text: str) -> str | Path:
+    if text in ("eager", "lazy", "random"):
+        return text
+    if not Path(text).is_file():
+        raise ValueError
+    return Path(text)
+
+
 @contextlib.contextmanager
 def _entered(kind: Kind, target: int, settings: dict[str, Any]) -> Iterator[EmulatedGpu]:
     """The emulated GPU; for a Python script it is Triton's, too."""
@@ -73,14 +84,27 @@ def _entered(kind: Kind, target: int, settings: dict[str, Any]) -> Iterator[Emul
     type=Target("auto"),
     default="auto",
     show_default=True,
-    help="The GPU: sm_90 or sm_100. auto: the one whose operations the script names, else sm_100.",
+    help="The GPU: sm_90, sm_100, sm_120 ... auto: sm_90 if the script names its operations, else"
+    " sm_100.",
 )
 @click.option(
     "--schedule",
-    type=click.Choice(["eager", "lazy", "random"]),
+    type=Parsed("eager|lazy|random|FILE", _schedule, "schedule: eager, lazy, random or a file"),
     default="eager",
     show_default=True,
-    help="When asynchronous work is done: at once, as late as possible, at any moment.",
+    help="When asynchronous work is done: at once, as late as possible, at any moment; or a file of"
+    " --witness.",
+)
+@click.option(
+    "--all-schedules",
+    is_flag=True,
+    help="Say of each launch whether every schedule is safe: proven, a witness, or not decided.",
+)
+@click.option(
+    "--witness",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --all-schedules: write the schedule that breaks a kernel there, for --schedule.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random schedule.")
 @click.option(
@@ -118,6 +142,16 @@ def _entered(kind: Kind, target: int, settings: dict[str, Any]) -> Iterator[Emul
     "--check-empty",
     is_flag=True,
     help="Memory of torch.empty must have been written before a kernel reads it.",
+)
+@click.option(
+    "--check-unread",
+    is_flag=True,
+    help="What TMA brings into shared memory must be read before another copy overwrites it.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="What is undefined, and relied on by published kernels, is a fault in place of a warning.",
 )
 @click.option(
     "--trace", is_flag=True, help="Print each instruction as it runs, with its values, on stderr."
@@ -181,13 +215,19 @@ def _entered(kind: Kind, target: int, settings: dict[str, Any]) -> Iterator[Emul
 )
 @click.option("--stats", is_flag=True, help="At the end, count what ran, on stderr.")
 @format_option(
-    "text", "json", "sarif", text="sarif: a log of the faults on stdout, all else on stderr."
+    "text",
+    "json",
+    "sarif",
+    text="json: at the end, on stderr, how many faults of each kind there were, and what was"
+    " undefined and run as hardware runs it. sarif: a log of both on stdout, all else on stderr.",
 )
 @click.argument("script", type=click.Path(dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
     arch: str,
-    schedule: str,
+    schedule: str | Path,
+    all_schedules: bool,
+    witness: Path | None,
     max_steps: int | None,
     trace: bool,
     trace_file: Path | None,
@@ -220,6 +260,8 @@ def run(
       triton-ext run --trace --only 'tcgen05|mbarrier' --block 0x0x0 matmul.py
       triton-ext run --break-at matmul.py:31 matmul.py
       triton-ext run --stats --format json matmul.py
+      triton-ext run --all-schedules --witness broken.json matmul.py
+      triton-ext run --schedule broken.json matmul.py
       triton-ext run --emulate sm_100 --format sarif matmul.py > matmul.sarif
       triton-ext run --emulate sm_90 --time --timeline matmul.html matmul.py
       triton-ext run --emulate sm_100 kernel.cu 512
@@ -247,6 +289,11 @@ def run(
         refuse({"--only": bool(only), "--block": bool(block)}, "without --trace or --trace-file")
     if schedule != "random":
         refuse({"--seed": options["seed"] != 0}, f"with --schedule {schedule}, which draws nothing")
+    if all_schedules:
+        chosen = {f"--schedule {schedule}": schedule != "eager", "--time": timed}
+        refuse(chosen, "with --all-schedules, which judges by the eager one")
+    else:
+        refuse({"--witness": witness is not None}, "without --all-schedules")
     if timed and schedule != "eager":
         raise click.UsageError(f"--schedule {schedule}: time is predicted with the eager one alone")
     if kind is Kind.PYTHON:
@@ -255,23 +302,48 @@ def run(
     from triton_ext.emulator.clients.breakpoints import Stop, described
     from triton_ext.emulator.clients.statistics import Statistics
     from triton_ext.emulator.clients.trace import Event, Trace, as_text
-    from triton_ext.emulator.errors import EmulationError
+    from triton_ext.emulator.errors import EmulationError, UndefinedBehaviour
     from triton_ext.emulator.schedule.machine import MAX_STEPS
     from triton_ext.emulator.schedule.observers import Observer, Observers
-    from triton_ext.hardware.architecture import architecture
+    from triton_ext.hardware.architecture import target_number
     from triton_ext.timeline.gpus import gpu_of
+
+    def judged() -> None:
+        """Say what is known of all schedules."""
+        for each in gpu.verdicts:
+            if form == "json" or each.witness is None:
+                show(form, err=True, json=each.as_object, text=each.lines)
+            if witness is not None and each.witness is not None:
+                plan = json.dumps(each.witness.plan.as_object(), indent=1)
+                witness.write_text(plan + "\n", encoding="utf-8")
+                say(f"{witness}: the schedule that breaks {each.kernel}", err=True)
 
     as_sarif, ending = form == "sarif", contextlib.ExitStack()
     if as_sarif:
         form = "text"
 
     def found(findings: list[Finding], *, completed: bool = True) -> None:
+        findings = [*findings, *(each.finding() for each in gpu.taken.values())]
         annotate(findings)
         if as_sarif:
             ending.close()  # and stdout is that of the command again
             show_sarif(findings, completed=completed)
 
-    target = architecture(guessed(script, kind) if arch == "auto" else arch)
+    def report(findings: list[Finding]) -> None:
+        if form != "json" or ((trace or time) and not stats):
+            return
+        faults = Counter(each.rule for each in findings if each.level == "error")
+        undefined = [each.rule for each in gpu.taken.values()]
+        described = {
+            "launches": gpu.launches,
+            "faults": dict(faults),
+            "undefined": {each.name: dataclasses.asdict(each) for each in undefined},
+        }
+        if stats:
+            described |= statistics.as_object()
+        say(json.dumps(described, indent=2), err=True)
+
+    target = target_number(guessed(script, kind) if arch == "auto" else arch)
     model = None
     if timed:
         model = gpu_of(gpu_name or True, target, argument="--gpu").but(warm=warm)
@@ -304,8 +376,12 @@ def run(
         parts.append(tracing)
     if as_sarif:
         ending.enter_context(results_apart())
+    if form == "json":  # which has it
+        ending.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", UndefinedBehaviour)
     settings = {
         "schedule": schedule,
+        "schedules": "all" if all_schedules else None,
         "observer": Observers(parts) if parts else None,
         "max_steps": max_steps or MAX_STEPS,
         "time": model,
@@ -324,20 +400,25 @@ def run(
             else:
                 run_foreign(script, kind, arguments, gpu)
         except EmulationError as error:
+            judged()
             say(f"triton-ext: {type(error).__name__}: {error}", err=True)
             found(error.findings())
+            report(error.findings())
             raise SystemExit(1) from None
         except PassError as error:
             found(error.findings())
+            report(error.findings())
             pass_failed(error)
         except click.UsageError:
             raise
         except (Exception, SystemExit) as error:
             failed = not isinstance(error, SystemExit) or bool(error.code)
             found([], completed=not failed)
+            report([])
             if isinstance(error, SystemExit):
                 raise
             script_failed(error, script)
+        judged()
         for text in gpu.missed_breakpoints():
             say(text, err=True)
         found([])
@@ -350,10 +431,6 @@ def run(
         made = chrome if timeline.suffix == ".json" else html
         timeline.write_text(made(gpu.timeline), encoding="utf-8")
         say(f"{timeline}: {gpu.timeline.trace.name}", err=True)
-    if stats:
-        show(
-            form,
-            err=True,
-            json=lambda: {"launches": gpu.launches, **statistics.as_object()},
-            text=lambda: [counted(gpu.launches, "launch", "launches"), *statistics.lines()],
-        )
+    report([])
+    if stats and form == "text":
+        say("\n".join([counted(gpu.launches, "launch", "launches"), *statistics.lines()]), err=True)

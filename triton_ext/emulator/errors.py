@@ -31,7 +31,7 @@ def _shown(source: SourceLine) -> str:
     return f"{shown}\n    {' ' * at}^" if 0 <= at < len(text) else shown
 
 
-def _place(what: str, instruction: Instruction | None, where: str) -> str:
+def shown_place(instruction: Instruction | None, where: str, what: str = "instruction") -> str:
     """An instruction, its line, and who executes it, on lines of their own."""
     text = ""
     if instruction is not None:
@@ -42,7 +42,7 @@ def _place(what: str, instruction: Instruction | None, where: str) -> str:
     return text + (f"\n  at: {where}" if where else "")
 
 
-def _line(instruction: Instruction | None) -> Place | None:
+def place_of(instruction: Instruction | None) -> Place | None:
     """The line of the program that an instruction was compiled from, if it is known."""
     source = None if instruction is None else instruction.source
     return None if source is None else Place(source.file, source.line, source.column)
@@ -66,13 +66,13 @@ class EmulationError(Fault, RuntimeError):
         self.where = where
 
     def __str__(self) -> str:
-        return self.message + _place("instruction", self.instruction, self.where)
+        return self.message + shown_place(self.instruction, self.where)
 
     def findings(self) -> list[Finding]:
         """The fault, at the instruction's line; else where the kernel was launched."""
         kind = type(self)
         about = (kind.__doc__ or kind.__name__).splitlines()[0]
-        place = _line(self.instruction)
+        place = place_of(self.instruction)
         if place is None:
             place = users_line(self.__traceback__)
         return [Finding(kind.__name__, about, "error", self.message, place)]
@@ -123,10 +123,12 @@ class UninitializedRead(EmulationError):
     def __str__(self) -> str:
         if not self.role:
             return super().__str__()
-        return f"{super().__str__()}\n  {self.role}" + _place("used by", self.use, self.used_where)
+        return f"{super().__str__()}\n  {self.role}" + shown_place(
+            self.use, self.used_where, "used by"
+        )
 
     def findings(self) -> list[Finding]:
-        (found,), used = super().findings(), _line(self.use)
+        (found,), used = super().findings(), place_of(self.use)
         if used is None:
             return [found]
         return [replace(found, related=((f"{self.role}, used here", used),))]
@@ -142,6 +144,10 @@ class DescriptorFault(EmulationError):
 
 class LayoutFault(EmulationError):
     """Shared memory is read in another layout than TMA wrote it: swizzle, strides, major-ness."""
+
+
+class UnreadCopy(EmulationError):
+    """Bytes that a copy has brought into shared memory, and nobody read until another overwrote."""
 
 
 class BarrierFault(EmulationError):
@@ -166,3 +172,7 @@ class LimitReached(EmulationError):
 
 class PeerStopped(EmulationError):
     """Another emulated GPU has failed; its error is the cause of this one."""
+
+
+class UndefinedBehaviour(UserWarning):
+    """A kernel does what is undefined by the letter, and was run as hardware runs it."""

@@ -1,7 +1,8 @@
 """The 32-bit instruction descriptor of tcgen05.mma: types, major-ness and shape of the product.
 
 Sources: PTX ISA, "Instruction descriptor" and "Matrix Shape" of tcgen05; CUTLASS
-``cute/arch/mma_sm100_desc.hpp`` (InstrDescriptor, InstrDescriptorBlockScaled).
+``cute/arch/mma_sm100_desc.hpp`` (InstrDescriptor, InstrDescriptorBlockScaled) and, of sm_107,
+``cute/arch/mma_sm107_desc.hpp``; the CuTe DSL 4.8's ``Tcgen05InstrDesc`` (bit 29).
 """
 
 from __future__ import annotations
@@ -27,14 +28,19 @@ class Kind:
     Attributes:
         operands: element type of A and B -> its code.
         accumulators: element type of D -> its code; empty for block-scaled kinds, always fp32.
-        k: the K extents of a dense product; the second with the K bit set.
+        k: the K extents of a dense product -> the values of the fields ``long_k`` and ``longer_k``.
         scales: scale type -> its code, for block-scaled kinds.
     """
 
     operands: dict[str, int]
     accumulators: dict[str, int]
-    k: tuple[int, ...]
+    k: dict[int, tuple[int, int]]
     scales: dict[str, int]
+
+    @property
+    def usual_k(self) -> int:
+        """The K extent that every GPU has."""
+        return next(iter(self.k))
 
     @property
     def block_scaled(self) -> bool:
@@ -42,15 +48,20 @@ class Kind:
         return bool(self.scales)
 
 
+_K_OF_32 = {32: (0, 0), 64: (1, 0)}
+_K_OF_64 = {64: (0, 0), 96: (1, 0), 128: (0, 1)}
 KINDS: dict[str, Kind] = {
-    "f16": Kind({"f16": 0, "bf16": 1}, {"f16": 0, "f32": 1}, (16,), {}),
-    "tf32": Kind({"tf32": 2}, {"f32": 1}, (8,), {}),
-    "f8f6f4": Kind(_F8F6F4, {"f16": 0, "f32": 1}, (32,), {}),
-    "i8": Kind({"u8": 0, "s8": 1}, {"s32": 2}, (32,), {}),
-    "mxf8f6f4": Kind(_F8F6F4, {}, (32,), {"ue8m0": 1}),
-    "mxf4": Kind({"e2m1": 1}, {}, (64, 96), {"ue8m0": 1}),
-    "mxf4nvf4": Kind({"e2m1": 1}, {}, (64, 96), {"ue4m3": 0, "ue8m0": 1}),
+    "f16": Kind({"f16": 0, "bf16": 1}, {"f16": 0, "f32": 1}, {16: (0, 0)}, {}),
+    "tf32": Kind({"tf32": 2}, {"f32": 1}, {8: (0, 0)}, {}),
+    "f8f6f4": Kind(_F8F6F4, {"f16": 0, "f32": 1}, _K_OF_32, {}),
+    "i8": Kind({"u8": 0, "s8": 1}, {"s32": 2}, {32: (0, 0)}, {}),
+    "mxf8f6f4": Kind(_F8F6F4, {}, _K_OF_32, {"ue8m0": 1}),
+    "mxf4": Kind({"e2m1": 1}, {}, _K_OF_64, {"ue8m0": 1}),
+    "mxf4nvf4": Kind({"e2m1": 1}, {}, _K_OF_64, {"ue4m3": 0, "ue8m0": 1}),
 }
+LONG_K = {96: "103f", 64: "107f", 128: "107f"}
+"""The targets that have a K extent which is not the kind's usual one, as
+`triton_ext.hardware.architecture.Target.meets` reads them (CUTLASS, ``cute/arch/config.hpp``)."""
 
 SPARSE_GRANULARITY = {
     "tf32": "1:2",
@@ -129,9 +140,24 @@ def legal_n(kind: str, m: int, cta_group: int, *, weight_stationary: bool = Fals
     return legal[m]
 
 
-def _fields(kind: str) -> Fields:
+_K_FIELDS: dict[str, Fields] = {
+    "f8f6f4": {"long_k": (29, 1)},
+    "mxf4": {"longer_k": (3, 1)},
+    "mxf4nvf4": {"longer_k": (3, 1)},
+}
+"""The fields that some kinds have besides."""
+
+
+@functools.cache
+def fields_of(kind: str) -> Fields:
+    """The fields of a kind: name -> (first bit, bits).
+
+    Raises:
+        LayoutError: an unknown kind.
+    """
     one_of("kind", kind, KINDS)
-    return BLOCK_SCALED_FIELDS if KINDS[kind].block_scaled else DENSE_FIELDS
+    fields = BLOCK_SCALED_FIELDS if KINDS[kind].block_scaled else DENSE_FIELDS
+    return {**fields, **_K_FIELDS.get(kind, {})}
 
 
 @functools.cache
@@ -155,7 +181,6 @@ def _codes(kind: str) -> dict[str, tuple[str, dict[Any, int]]]:
             "scale_type": ("scale_type", found.scales),
             "scale_factor_a_id": ("scale_factor_a_id", number),
             "scale_factor_b_id": ("scale_factor_b_id", number),
-            "k": ("long_k", {k: code for code, k in enumerate(found.k)}),
         }
     return codes | {
         "d_type": ("d_type", found.accumulators),
@@ -171,7 +196,7 @@ def raw_fields(value: int, kind: str) -> dict[str, int]:
     Raises:
         LayoutError: not an unsigned 32-bit integer, or an unknown kind.
     """
-    return extract("instruction descriptor", value, 32, _fields(kind))
+    return extract("instruction descriptor", value, 32, fields_of(kind))
 
 
 @dataclass(frozen=True)
@@ -193,8 +218,8 @@ class InstructionDescriptor(Displayed):
         scale_type: the scale factors' type, for block-scaled kinds, else "".
         scale_factor_a_id, scale_factor_b_id: which byte of a TMEM word holds the scale factor; 0
             or 2 for the mxf4 kinds.
-        k: of a dense product: 0 for the kind's usual K; 96 for the long one of the mxf4 kinds,
-            which has no sparse form.
+        k: of a dense product: 0 for the kind's usual K; 96 (from sm_103 on) or 128 (sm_107) of the
+            mxf4 kinds, 64 (sm_107) of the f8f6f4 kinds.
 
     Raises:
         LayoutError: a value that the field cannot hold, or the kind does not have.
@@ -223,14 +248,14 @@ class InstructionDescriptor(Displayed):
         one_of("kind", self.kind, KINDS)
         kind = KINDS[self.kind]
         if not self.k:
-            object.__setattr__(self, "k", kind.k[0])
+            object.__setattr__(self, "k", kind.usual_k)
         scales = tuple(kind.scales) or ("",)
         integer_only = (False, True) if self.kind == "i8" else (False,)
         negatable = (False,) if self.kind == "i8" else (False, True)
         is_mxf4 = self.kind in ("mxf4", "mxf4nvf4")
         scale_ids: Sequence[int] = (0,)
         if kind.block_scaled:
-            scale_ids = (0, 2) if is_mxf4 else range(4)
+            scale_ids = (0, 2) if is_mxf4 and self.k != 96 else range(4)
         majors = ("K",) if is_mxf4 else ("K", "MN")
         selects = self.sparse and self.kind in ("f16", "tf32")
         rules: dict[str, Sequence[Any]] = {
@@ -250,7 +275,7 @@ class InstructionDescriptor(Displayed):
             "scale_type": scales,
             "scale_factor_a_id": scale_ids,
             "scale_factor_b_id": scale_ids,
-            "k": kind.k[:1] if self.sparse else kind.k,
+            "k": (kind.usual_k,) if self.sparse else tuple(kind.k),
         }
         for name, legal in rules.items():
             if getattr(self, name) not in legal:
@@ -276,7 +301,9 @@ class InstructionDescriptor(Displayed):
         """The 32-bit value."""
         codes = _codes(self.kind)
         values = {field: table[getattr(self, name)] for name, (field, table) in codes.items()}
-        return insert(values, _fields(self.kind))
+        bits = dict(zip(("long_k", "longer_k"), KINDS[self.kind].k[self.k], strict=True))
+        fields = fields_of(self.kind)
+        return insert({**values, **{name: bits[name] for name in bits if name in fields}}, fields)
 
     @classmethod
     def decode(cls, value: int, kind: str) -> InstructionDescriptor:
@@ -301,7 +328,12 @@ class InstructionDescriptor(Displayed):
                     field, raw[field], f"must be one of {sorted(values)} for kind {kind}"
                 )
             arguments[name] = values[raw[field]]
-        return cls(kind, **arguments)
+        code = raw.get("long_k", 0), raw.get("longer_k", 0)
+        extents = {code: k for k, code in KINDS[kind].k.items()}
+        if code not in extents:
+            rule = f"must be one of {list(extents)} for kind {kind}"
+            raise LayoutError("long_k, longer_k", code, rule)
+        return cls(kind, **arguments, k=extents[code])
 
     def describe(self) -> list[str]:
         """Each field in words, a line each."""

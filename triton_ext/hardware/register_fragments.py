@@ -96,14 +96,14 @@ def operand_fragment(operand: Operand, rows: int, k: int, element_bitwidth: int)
         operand: "a" or "b".
         rows: M for A (8 or 16), N for B (8).
         k: a power of two: 4 to 16 for 64 bits; else 16 or 32 bytes.
-        element_bitwidth: 8, 16, 32 or 64.
+        element_bitwidth: 4, 8, 16, 32 or 64.
 
     Raises:
         LayoutError: no such operand.
     """
     one_of("operand", operand, ("a", "b"))
     one_of("rows", rows, (8, 16) if operand == "a" else (8,))
-    one_of("element_bitwidth", element_bitwidth, (8, 16, 32, 64))
+    one_of("element_bitwidth", element_bitwidth, (4, 8, 16, 32, 64))
     each = max(1, 32 // element_bitwidth)
     span = each * _THREADS_OF_A_ROW
     one_of("k", k, (span, 2 * span, 4 * span) if element_bitwidth == 64 else (span, 2 * span))

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.architecture import Architecture
 from triton_ext.hardware.register_access import (
     RegisterAccess,
     register_access,
@@ -106,7 +105,7 @@ def plan_move(
     element_bitwidth: int,
     direction: Direction,
     *,
-    arch: Architecture = 90,
+    arch: int = 90,
     fixed_bits: int = 0,
     paddings: Sequence[tuple[int, int]] = (),
 ) -> PlannedMove:
@@ -117,13 +116,14 @@ def plan_move(
         shared: ``offset`` (elements; and ``block``) -> the same dimensions, which may be larger: a
             part of a larger tile is then moved.
         element_bitwidth: 8, 16, 32 or 64.
-        arch: 90 or 100.
+        arch: the compute capability, times ten: sm_90 brought stmatrix, sm_100 moves of 8 bits.
         fixed_bits: the bits of the offset at which the part that is moved may begin.
         paddings: the padding of the tile, as in `register_access`.
 
     Raises:
         LayoutError: layouts that do not go together; or what is not modelled: a move between
-            blocks of the cluster, or one that sm_100 does by ldmatrix or stmatrix ``.trans.b8``.
+            blocks of the cluster, or one that sm_100 and later do by ldmatrix or stmatrix
+            ``.trans.b8``.
     """
     if block_bases(registers) != block_bases(shared):
         raise LayoutError(
@@ -131,7 +131,8 @@ def plan_move(
         )
     registers, shared = within_block(registers), within_block(shared)
     chunk = 8 * CHUNK_BYTES // element_bitwidth
-    if not paddings and not fixed_bits & (chunk - 1):
+    whole = not paddings and not fixed_bits & (chunk - 1)
+    if whole and not (direction == "store" and arch < 90):
         for trans in (False, True):
             try:
                 pattern = register_matrix_access(registers, shared, element_bitwidth, trans)
@@ -139,7 +140,7 @@ def plan_move(
                 continue
             matrix = "stmatrix" if direction == "store" else "ldmatrix"
             return PlannedMove(direction, matrix, trans, pattern)
-        if arch == 100 and element_bitwidth == 8 and _is_transposed_b8(registers, shared):
+        if arch >= 100 and element_bitwidth == 8 and _is_transposed_b8(registers, shared):
             raise LayoutError("registers", registers.bases, "ldmatrix.trans.b8 is not modelled")
     pattern = register_access(registers, shared, element_bitwidth, paddings=paddings)
     emitted = 0

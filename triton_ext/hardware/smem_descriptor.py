@@ -209,6 +209,10 @@ class SmemDescriptor(Displayed):
             + strided % self.atom_rows * row_bytes
             + strided // self.atom_rows * stride
         )
+        if self.lbo_mode and major == "K":  # K = 96: what leaves the 128 bytes of a row is at LBO
+            inside = self.start_address % row_bytes
+            past = (inside + byte) // row_bytes
+            linear += past * (leading + inside - row_bytes - self.start_address)
         shift = self.base_offset * 128
         return self.swizzle(self.start_address + linear - shift) + shift
 

@@ -21,15 +21,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.architecture import CAPABILITIES
 from triton_ext.layouts.arguments import integer, is_power_of_two, one_of
 from triton_ext.layouts.cluster import checked_shape, standard_out_dims
 from triton_ext.layouts.gf2 import powers_below
 from triton_ext.layouts.linear_layout import Basis, LinearLayout
 
 TMEM_LANES = 128
-TMEM_COLUMNS = 512
+TMEM_COLUMNS = CAPABILITIES[100].tensor_memory_columns
 COLUMN_BITS = 32
 """The size of TMEM, for each CTA (PTX ISA, "Tensor Memory"; seed 004, "What is Tensor Memory?")."""
+MOST_COLUMNS = max(each.tensor_memory_columns for each in CAPABILITIES.values())
+"""Columns of the GPU that has most of them."""
 ALLOCATION_UNIT = 32
 """Columns; all lanes of a column are allocated (PTX ISA, "Tensor Memory Allocation")."""
 WARP_LANES = 32
@@ -91,15 +94,27 @@ def warp_lanes(warp: int) -> range:
     return range(first, first + WARP_LANES)
 
 
-def check_allocation(columns: int) -> None:
+def check_allocation(
+    columns: int, *, exclusive: bool = False, capacity: int = TMEM_COLUMNS
+) -> None:
     """Check the number of columns of a tcgen05.alloc.
 
-    Raises:
-        LayoutError: not a power of two from 32 to 512.
+    Args:
+        exclusive: of ``tcgen05.alloc.exclusive``.
+        capacity: the columns that the GPU has.
 
-    Source: PTX ISA, tcgen05.alloc; seed 004, "What is Tensor Memory?" (32 columns are the least).
+    Raises:
+        LayoutError: not a power of two from 32 to 512; or, of an exclusive one, not a multiple of
+            32 up to the capacity.
+
+    Source: PTX ISA 9.4, tcgen05.alloc; seed 004, "What is Tensor Memory?" (32 columns are the
+    least).
     """
-    if not is_power_of_two(columns) or not ALLOCATION_UNIT <= columns <= TMEM_COLUMNS:
+    if exclusive:
+        if columns % ALLOCATION_UNIT or not ALLOCATION_UNIT <= columns <= capacity:
+            rule = f"takes a multiple of {ALLOCATION_UNIT} from {ALLOCATION_UNIT} to {capacity}"
+            raise LayoutError("columns", columns, f"tcgen05.alloc.exclusive {rule} columns")
+    elif not is_power_of_two(columns) or not ALLOCATION_UNIT <= columns <= TMEM_COLUMNS:
         raise LayoutError(
             "columns",
             columns,

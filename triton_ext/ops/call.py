@@ -24,6 +24,10 @@ _are_transforms_active = torch._C._are_functorch_transforms_active
 _tracing_state = torch._C._get_tracing_state
 
 
+GROUPS = {(2, 3): "M", (3, 2): "N", (2, 2): "K", (3, 3): "rows"}
+"""What groups divide, by the dimensions of a and b."""
+
+
 class Call(NamedTuple):
     """``epilogue(a @ b)``, with all that was said of how to make it.
 
@@ -51,8 +55,18 @@ class Call(NamedTuple):
         return self.out_dtype or output_type(self.a.dtype)
 
     @property
+    def groups(self) -> str | None:
+        """What groups divide, as `ProductSpec.groups` says it; "" of operands that do not fit."""
+        if self.epilogue.offs is None:
+            return None
+        return GROUPS.get((self.a.dim(), self.b.dim()), "")
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The output's shape, of a matrix or batch b that is not `linear`."""
+        if self.epilogue.offs is not None and self.groups in ("N", "K"):
+            lead = self.epilogue.offs.shape if self.groups == "K" else ()
+            return (*lead, self.a.shape[-2], self.b.shape[-1])
         return (*self.a.shape[:-1], self.b.shape[-1])
 
     @property
@@ -92,6 +106,7 @@ def is_bare(call: Call) -> bool:
                 and (epilogue.scale_b is None or _is_plain(epilogue.scale_b))
                 and (epilogue.blocks_a is None or _is_plain(epilogue.blocks_a))
                 and (epilogue.blocks_b is None or _is_plain(epilogue.blocks_b))
+                and (epilogue.offs is None or _is_plain(epilogue.offs))
             )
         )
         and (out is None or _is_plain(out))

@@ -14,7 +14,7 @@ from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import Gpu, find_gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to
-from triton_ext.ops.types import FP8_TYPES, bias_type, has_all_fp8, unsupported
+from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, bias_type, has_all_fp8, unsupported
 from triton_ext.startup import when_imported
 
 MAX_SIZE = 2**31 - 1
@@ -129,12 +129,42 @@ def check_operands(a: Tensor, b: Tensor, dims: int | None = None) -> None:
         raise LayoutError("b.shape", tuple(b.shape), rule)
 
 
+def check_groups(call: Call) -> None:
+    """Raise LayoutError unless operands fit each other and the ends of their groups."""
+    a, b, offs = call.a, call.b, call.epilogue.offs
+    assert offs is not None
+    for name, tensor in (("a", a), ("b", b)):
+        if tensor.dim() not in (2, 3):
+            raise LayoutError(f"{name}.shape", tuple(tensor.shape), "must have 2 or 3 dimensions")
+    _check_device("b", b, a)
+    _check_device("offs", offs, a)
+    if offs.dtype != torch.int32 or offs.dim() != 1:
+        raise LayoutError("offs", (offs.dtype, tuple(offs.shape)), "must be 1-D, of torch.int32")
+    if a.shape[-1] != b.shape[-2]:
+        rule = f"its dimension {b.dim() - 2} must be K = {a.shape[-1]}, as in a"
+        raise LayoutError("b.shape", tuple(b.shape), rule)
+    for name, tensor in (("a", a), ("b", b)):
+        if tensor.dim() == 3 and len(tensor) != len(offs):
+            rule = f"must begin with the number of groups, {len(offs)}, as offs has so many"
+            raise LayoutError(f"{name}.shape", tuple(tensor.shape), rule)
+    if call.groups == "K" and a.dtype not in HALF_TYPES:
+        rule = f"must be one of {sorted(map(str, HALF_TYPES))} where groups divide K"
+        raise LayoutError("a.dtype", a.dtype, rule)
+    if call.out is not None:
+        raise LayoutError("out", tuple(call.out.shape), "must be None of products of groups")
+
+
 def check_types(
-    a: Tensor, b: Tensor, out_dtype: torch.dtype | None, arch: int, blocks: Tensor | None = None
+    a: Tensor,
+    b: Tensor,
+    out_dtype: torch.dtype | None,
+    arch: int,
+    blocks: torch.dtype | None = None,
 ) -> None:
-    """Raise LayoutError unless an architecture has kernels for these types, with such scales."""
-    scales = None if blocks is None else blocks.dtype
-    error = unsupported(a.dtype, b.dtype, out_dtype, arch, scales)
+    """Raise LayoutError unless an architecture has kernels for these types, with scales of blocks
+    of such a type.
+    """
+    error = unsupported(a.dtype, b.dtype, out_dtype, arch, blocks)
     if error is not None:
         raise error
 
@@ -171,14 +201,20 @@ def checked_gpu(call: Call) -> Gpu:
     LayoutError unless all fits.
     """
     a, b, epilogue, out_dtype, *_ = call
-    check_operands(a, b)
+    if call.groups is None:
+        check_operands(a, b)
+    else:
+        check_groups(call)
     gpu = require_gpu(a.device)
-    check_types(a, b, out_dtype, gpu.arch, epilogue.blocks_a)
+    blocks = None if epilogue.blocks_a is None else epilogue.blocks_a.dtype
+    check_types(a, b, out_dtype, gpu.arch, blocks)
     if epilogue.promoted and a.dtype in FP8_TYPES and not has_all_fp8(gpu.arch):
+        if blocks is not None:
+            raise LayoutError("scale_a.dtype", blocks, "scales of blocks need Triton 3.9 on Hopper")
         raise LayoutError("use_fast_accum", False, "must be True on Hopper before Triton 3.9")
     shape, dtype = call.shape, call.dtype
     k, n = b.shape[-2:]
-    sizes = (*shape, k) if b.dim() == 3 else (math.prod(shape[:-1]), n, k)
+    sizes = (*shape, k) if b.dim() == 3 or call.groups else (math.prod(shape[:-1]), n, k)
     if max(sizes) > MAX_SIZE:
         raise LayoutError("shape", sizes, f"sizes must be at most {MAX_SIZE}")
     bias, residual = epilogue.bias, epilogue.residual

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from triton_ext.errors import UnsupportedDeviceError
-from triton_ext.hardware.architecture import Architecture
+from triton_ext.errors import LayoutError, UnsupportedDeviceError
+from triton_ext.hardware.architecture import CAPABILITIES, architecture
 from triton_ext.kernels.launch import DeviceProperties
 
 
@@ -20,7 +20,7 @@ class Gpu:
     """A GPU that this project has kernels for.
 
     Attributes:
-        arch: 90 or 100.
+        arch: whose kernels it runs, 90 or 100: sm_103, sm_107 and sm_110 have those of sm_100.
         properties: what a launch plan asks of it.
         index: CUDA's number of it; None if it is emulated.
     """
@@ -62,16 +62,26 @@ def active_emulator() -> Any:
 def _cuda_gpu(index: int) -> Gpu | str:
     """The GPU of a number; or, if it is not supported, what it is."""
     major, minor = torch.cuda.get_device_capability(index)
-    if (major, minor) == (9, 0) or major == 10:
-        return Gpu(90 if major == 9 else 100, torch.cuda.get_device_properties(index), index)
+    arch = _kernels_of(10 * major + minor)
+    if arch is not None:
+        return Gpu(arch, torch.cuda.get_device_properties(index), index)
     return f"{torch.cuda.get_device_name(index)} has compute capability {major}.{minor}"
 
 
-@functools.cache
-def _emulated_gpu(arch: Architecture) -> Gpu:
-    from triton_ext.hardware.architecture import MULTIPROCESSORS
+def _kernels_of(capability: int) -> int | None:
+    """Whose kernels run there; None if there are none."""
+    try:
+        return architecture(capability)
+    except LayoutError:  # mma.sync, or a GPU that is not known
+        return None
 
-    return Gpu(arch, SimpleNamespace(multi_processor_count=MULTIPROCESSORS[arch]), None)
+
+@functools.cache
+def _emulated_gpu(capability: int) -> Gpu | str:
+    arch, has = _kernels_of(capability), CAPABILITIES[capability]
+    if arch is None:
+        return f"the emulated GPU is sm_{capability} ({has.gpu})"
+    return Gpu(arch, SimpleNamespace(multi_processor_count=has.multiprocessors), None)
 
 
 def find_gpu(device: torch.device) -> Gpu | str:
@@ -96,7 +106,8 @@ def require_gpu(device: torch.device) -> Gpu:
     gpu = find_gpu(device)
     if isinstance(gpu, str):
         raise UnsupportedDeviceError(
-            "triton_ext.matmul needs an NVIDIA Hopper (compute capability 9.0) or Blackwell (10.x)"
+            "triton_ext.matmul needs an NVIDIA Hopper (compute capability 9.0) or Blackwell (10.x,"
+            " 11.0)"
             f" GPU, or an emulated one (triton_ext.emulate): {gpu}. Use torch.matmul here, or"
             ' fallback="torch".'
         )

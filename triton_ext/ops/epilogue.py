@@ -33,9 +33,11 @@ class Epilogue(NamedTuple):
         residual: what can be broadcast to the output.
         beta, alpha: floats.
         scale_a, scale_b: fp32, of one element; or of M, and of N.
-        blocks_a, blocks_b: scales of the blocks of a and b along K, which the product takes.
+        blocks_a, blocks_b: scales of the blocks of a and b along K, which the product takes. Those
+            of fp32: (M, ceil(K / 128)) or (ceil(M / 128), ceil(K / 128)); with K first for b.
         promoted: whether the product of fp8 must be added up in fp32; on Hopper, see
             `ProductSpec.fp32_accumulation`. Elsewhere the tensor cores do.
+        offs: int32, where groups end (`ProductSpec.groups`); of two batches, how many rows count.
     """
 
     bias: Tensor | None = None
@@ -48,11 +50,18 @@ class Epilogue(NamedTuple):
     blocks_a: Tensor | None = None
     blocks_b: Tensor | None = None
     promoted: bool = False
+    offs: Tensor | None = None
+
+    @property
+    def mx_scales(self) -> torch.dtype | None:
+        """The type of scales of blocks that the tensor cores apply; None if there are no such."""
+        blocks = self.blocks_a
+        return None if blocks is None or blocks.dtype == torch.float32 else blocks.dtype
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name, without those that are None."""
-        names = ("bias", "residual", "scale_a", "scale_b", "blocks_a", "blocks_b")
+        names = ("bias", "residual", "scale_a", "scale_b", "blocks_a", "blocks_b", "offs")
         return {name: found for name in names if (found := getattr(self, name)) is not None}
 
     def spec(self) -> EpilogueSpec:
@@ -109,7 +118,9 @@ def epilogue_of(
         if bias is None and activation is None and alpha == 1:
             return NOTHING
         beta = 1.0
-    return epilogue_from((bias, activation, residual, beta, alpha, None, None, None, None, False))
+    return epilogue_from(
+        (bias, activation, residual, beta, alpha, None, None, None, None, False, None)
+    )
 
 
 def asks_for_gradient(*tensors: Tensor | None) -> bool:

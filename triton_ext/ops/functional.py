@@ -34,6 +34,7 @@ from triton_ext.ops.epilogue import (
 )
 from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangents
 from triton_ext.ops.products import product
+from triton_ext.ops.scales import blocks_of, have_blocks
 from triton_ext.ops.shapes import canonical
 from triton_ext.ops.types import SCALE_LENGTHS, bias_type
 
@@ -275,12 +276,19 @@ def scaled_mm(
     (torch's zeros are not); beside the last row it may be anything. No scale is copied or moved;
     an operand is if K is not contiguous, or rows do not start at multiples of 16 bytes.
 
+    On both architectures, operands of fp8 may have fp32 scales for each 128 elements along K, of
+    each row (of a; column of b) or of each 128: (M, ceil(K / 128)) or (ceil(M / 128),
+    ceil(K / 128)) for a, (ceil(K / 128), N) or (ceil(K / 128), ceil(N / 128)) for b, but not of 128
+    for both. Each sum of 128 products is multiplied with both scales in fp32, and added in fp32.
+    They are read where they lie if one of their dimensions is contiguous, which may be either.
+
     Args:
         a: (M, K), fp8 (e4m3 or e5m2), int8, fp16 or bf16; (M, K / 2) of ``float4_e2m1fn_x2``.
         b: (K, N), of the same type, or of the other one of fp8 (on Hopper with Triton 3.9);
             (K / 2, N).
         scale_a: fp32, of one element, or (M, 1). Or scales of blocks; or these and an fp32 of one
-            element, as nvfp4 has it.
+            element, as nvfp4 has it. (With K up to 128, (M, 1) are those of rows if b's are of
+            columns, which is the same.)
         scale_b: fp32, of one element, or (1, N). Or of blocks, likewise.
         bias: (N,).
         out_dtype: of the output.
@@ -292,16 +300,24 @@ def scaled_mm(
     """
     check_kind("out_dtype", out_dtype, torch.dtype)
     (blocks_a, whole_a), (blocks_b, whole_b) = _scales("a", scale_a), _scales("b", scale_b)
+    if (blocks_a is None) != (blocks_b is None):  # with K up to 128 as long as a row's
+        blocks_a, whole_a = _as_blocks(blocks_a, whole_a)
+        blocks_b, whole_b = _as_blocks(blocks_b, whole_b)
     check_kind("use_fast_accum", use_fast_accum, bool)
     scales = whole_a, whole_b, blocks_a, blocks_b
-    epilogue = epilogue_from((bias, None, None, 1.0, 1.0, *scales, not use_fast_accum))
+    epilogue = epilogue_from((bias, None, None, 1.0, 1.0, *scales, not use_fast_accum, None))
     call = call_of((a, b, epilogue, out_dtype, None, False, None))
     if scale_a is not None and scale_b is not None and (blocks_a is None) == (blocks_b is None):
         made = repeated(call)
         if made is not None:
             return made
     check_dims(2, a=a, b=b)
-    m, n = a.shape[0], b.shape[1]
+    (m, k), n = a.shape, b.shape[1]
+    if blocks_a is None and _are_blocks_of_one(whole_a, whole_b, m, n, k):
+        blocks_a, whole_a, blocks_b, whole_b = whole_a, None, whole_b, None
+        scales = whole_a, whole_b, blocks_a, blocks_b
+        epilogue = epilogue_from((bias, None, None, 1.0, 1.0, *scales, not use_fast_accum, None))
+        call = call._replace(epilogue=epilogue)
     _check_blocks(a, m, n, blocks_a, blocks_b)
     wholes = (("scale_a", whole_a, (m, 1)), ("scale_b", whole_b, (1, n)))
     for name, scale, shape in wholes:
@@ -350,9 +366,52 @@ def _scales(name: str, given: Any) -> tuple[Tensor | None, Any]:
         for each in given:
             check_kind(f"scale_{name}", each, Tensor)
         return given[0], given[1]
-    if isinstance(given, Tensor) and given.dtype.itemsize == 1:
-        return given, None
+    if isinstance(given, Tensor):
+        several_along_k = given.dim() == 2 and given.shape[1 if name == "a" else 0] > 1
+        if given.dtype.itemsize == 1 or (given.dtype == torch.float32 and several_along_k):
+            return given, None
     return None, given
+
+
+def _as_blocks(blocks: Tensor | None, whole: Any) -> tuple[Tensor | None, Any]:
+    """fp32 scales as those of blocks, as the other operand has such."""
+    is_matrix = isinstance(whole, Tensor) and whole.dtype == torch.float32 and whole.dim() == 2
+    return (whole, None) if blocks is None and is_matrix else (blocks, whole)
+
+
+def _are_blocks_of_one(scale_a: Any, scale_b: Any, m: int, n: int, k: int) -> bool:
+    """Whether fp32 scales are those of blocks of which there is one along K, and not of rows."""
+    for scale in (scale_a, scale_b):
+        if not (isinstance(scale, Tensor) and scale.dtype == torch.float32 and scale.dim() == 2):
+            return False
+    if blocks_of(k) != 1 or scale_a.numel() == scale_b.numel() == 1:
+        return False
+    of_rows = all(scale.numel() in (1, size) for scale, size in ((scale_a, m), (scale_b, n)))
+    return not of_rows and have_blocks(scale_a, m, k) and have_blocks(scale_b.t(), n, k)
+
+
+def _check_fp32_blocks(
+    a: Tensor, m: int, n: int, blocks_a: Tensor | None, blocks_b: Tensor | None
+) -> None:
+    """Raise LayoutError unless both operands have fp32 scales of blocks, one of them of rows."""
+    along = blocks_of(a.shape[1])
+    together = []
+    for name, blocks, rows in (("scale_a", blocks_a, m), ("scale_b", blocks_b, n)):
+        legal = [(rows, along), (blocks_of(rows), along)]
+        if name == "scale_b":
+            legal = [shape[::-1] for shape in legal]
+        if blocks is None or blocks.dtype != torch.float32:
+            found = "no blocks" if blocks is None else blocks.dtype
+            raise LayoutError(f"{name}.dtype", found, "must be torch.float32, as the other one's")
+        if blocks.shape not in legal:
+            rule = f"must be {legal[0]} or {legal[1]}: of 1 or 128 rows, and 128 elements along K"
+            raise LayoutError(f"{name}.shape", tuple(blocks.shape), rule)
+        together.append(blocks.shape != legal[0])
+    if all(together):
+        rule = f"must be {(along, n)} beside scales of 128 rows of a"
+        raise LayoutError(
+            "scale_b.shape", tuple(blocks_b.shape) if blocks_b is not None else (), rule
+        )
 
 
 def _check_blocks(
@@ -361,6 +420,9 @@ def _check_blocks(
     """Raise LayoutError unless neither operand has blocks, or both as many scales as they must."""
     first = blocks_b if blocks_a is None else blocks_a
     if first is None:
+        return
+    if first.dtype == torch.float32:
+        _check_fp32_blocks(a, m, n, blocks_a, blocks_b)
         return
     legal = [first.dtype] if first.dtype in SCALE_LENGTHS else list(SCALE_LENGTHS)
     k = a.shape[1] * (2 if a.dtype == torch.float4_e2m1fn_x2 else 1)

@@ -39,6 +39,9 @@ FIELDS = {
     "b_scale": Epilogue._fields.index("scale_b"),
     "alpha": Epilogue._fields.index("alpha"),
     "beta": Epilogue._fields.index("beta"),
+    "a_blocks": Epilogue._fields.index("blocks_a"),
+    "b_blocks": Epilogue._fields.index("blocks_b"),
+    "offs": Epilogue._fields.index("offs"),
 }
 """Which field of the epilogue an argument of the kernel is."""
 
@@ -119,11 +122,13 @@ class PreparedLaunch:
     __slots__ = (
         "_always",
         "_arguments",
+        "_c_slot",
         "_extras",
         "_grid",
         "_links",
         "_maps",
         "_more_maps",
+        "_numbers",
         "_searched",
         "_workspace_slot",
         "config",
@@ -135,25 +140,34 @@ class PreparedLaunch:
     )
 
     def __init__(
-        self, gpu: Gpu, config: KernelSpec, views: tuple[TmaView | None, ...], k: int
-    ) -> None:
+        self, gpu: Gpu, config: KernelSpec, views: tuple[TmaView | None, ...], k: int,
+        steps: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         """Prepare it.
 
         Args:
             views: as the attribute; C and the residual are row by row.
             k: the extent of K.
+            steps: of the fp32 scales of the blocks of A and B, see `ops.scales`.
         """
         assert views[2] is not None
         *batch, m, n = views[2].shape
         if config.product.collective:
             assert views[0] is not None
             batch = list(views[0].shape[:1])  # of a scatter's C, one chunk is elsewhere
+        if config.product.groups is not None:
+            batch = [max(view.shape[0] for view in views[:3] if view is not None)]
         self.gpu, self.config, self.views = gpu, config, views
         self.reads_as = gpu.arch if config.product.scaling is None else 90
         self.plan = launch_plan(config, m, n, k, gpu.properties, *batch)
         self._grid = self.plan.grid
         self.direct: DirectLaunch | None = _direct_launches.get((config, gpu.index))
         left, right = (1, 0) if config.tile.swap_ab else (0, 1)
+        self._numbers: dict[str, int] = {
+            "group": self.plan.group, "piece_rows": self.plan.piece_rows
+        }  # fmt: skip
+        if steps is not None:
+            self._numbers |= {"left_step": steps[left], "right_step": steps[right]}
         matrices = {
             **DESCRIPTORS, "edge_desc": right, "left_scales": 4 + left, "right_scales": 4 + right
         }  # fmt: skip
@@ -165,6 +179,7 @@ class PreparedLaunch:
         self._links: list[tuple[int, str]] = []
         self._searched = False
         self._workspace_slot: int | None = None
+        self._c_slot: int | None = None
         for name in self.plan.arguments:
             slot = len(self._arguments)
             self._arguments.append(None)
@@ -175,8 +190,10 @@ class PreparedLaunch:
                 self._arguments += [*view.shape, *view.strides]
             elif name == "workspace":
                 self._workspace_slot = slot
-            elif name in ("group", "piece_rows"):
-                self._arguments[slot] = getattr(self.plan, name)
+            elif name == "c":
+                self._c_slot = slot
+            elif name in self._numbers:
+                self._arguments[slot] = self._numbers[name]
             elif name in Link._fields:
                 self._links.append((slot, name))
             else:
@@ -220,6 +237,8 @@ class PreparedLaunch:
         if self._workspace_slot is not None:
             memory = _workspace(self.plan.workspace_bytes, index, stream)
             arguments[self._workspace_slot] = memory.data_ptr()
+        if self._c_slot is not None:
+            arguments[self._c_slot] = c.data_ptr()
         for slot, field in self._extras:
             extra: Any = epilogue[field]
             arguments[slot] = extra if isinstance(extra, float) else extra.data_ptr()
@@ -265,7 +284,7 @@ class PreparedLaunch:
         }  # fmt: skip
         tiles |= zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False)
         others: dict[str, Any] = {
-            name: getattr(plan, name) for name in ("group", "piece_rows") if name in plan.arguments
+            name: number for name, number in self._numbers.items() if name in plan.arguments
         }
         for _, matrix, _, name in self._maps:
             view, tile = self.views[matrix], tiles[name]
@@ -284,6 +303,8 @@ class PreparedLaunch:
             name: epilogue[field] for name, field in FIELDS.items() if name in plan.arguments
         }
         others |= {name: getattr(link, name) for _, name in self._links}
+        if self._c_slot is not None:
+            others["c"] = c
         index = self.gpu.index
         if self._workspace_slot is not None:
             if index is None:

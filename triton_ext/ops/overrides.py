@@ -11,6 +11,7 @@ costs the host 2 or 3 microseconds more, as it passes through Python.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import warnings
@@ -21,13 +22,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from triton_ext.errors import LayoutError
+from triton_ext.kernels.choice.candidates import is_new
 from triton_ext.ops.call import Call, call_of
 from triton_ext.ops.device import active_emulator, find_gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
+from triton_ext.ops.grouped import scaled_grouped_mm
+from triton_ext.ops.operands import TMA_ALIGNMENT
 from triton_ext.ops.plans import recall, signature
 from triton_ext.ops.products import offered_product, product
+from triton_ext.ops.scales import blocks_of, have_blocks
 from triton_ext.ops.suspension import is_suspended
 from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, WIDE_TYPES, has_all_fp8
+
+RECIPES: dict[int, str] = {
+    each.value: name
+    for name, each in getattr(
+        getattr(torch.nn.functional, "ScalingType", None), "__members__", {}
+    ).items()
+}
+"""PyTorch's names of how operands are scaled, by the numbers that its operators take."""
 
 _lock = threading.Lock()
 _library = torch.library.Library("aten", "IMPL")
@@ -127,7 +141,11 @@ def _scaled_mm(
         or (out is not None and out.dtype != dtype)
     ):
         return None
-    (m, _), (_, n) = a.shape, b.shape
+    (m, k), (_, n) = a.shape, b.shape
+    promoted = not use_fast_accum
+    if is_new() and _are_blocks(scale_a, scale_b, m, n, k) and _is_bias(bias, dtype, n, a):
+        epilogue = Epilogue(bias, blocks_a=scale_a, blocks_b=scale_b, promoted=promoted)
+        return product(Call(a, b, epilogue, dtype, out))
     vectors = (
         (scale_a, torch.float32, (m, 1)),
         (scale_b, torch.float32, (1, n)),
@@ -141,9 +159,146 @@ def _scaled_mm(
             and (vector.shape == shape or (vector.numel() == 1 and vector is not bias))
         ):
             return None
-    promoted = not use_fast_accum
     epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b, promoted=promoted)
     return product(Call(a, b, epilogue, dtype, out))
+
+
+def _is_bias(bias: Tensor | None, dtype: torch.dtype, n: int, a: Tensor) -> bool:
+    """Whether a bias, if there is one, is a vector of an output's type."""
+    if bias is None:
+        return True
+    return bias.dtype == dtype and bias.device == a.device and bias.shape == (n,)
+
+
+def _are_blocks(scale_a: Tensor, scale_b: Tensor, m: int, n: int, k: int) -> bool:
+    """Whether scales are of blocks of 128 along K, those of one operand of rows (columns)."""
+    return (
+        scale_a.dtype == scale_b.dtype == torch.float32
+        and scale_a.dim() == scale_b.dim() == 2
+        and scale_a.numel() > 1
+        and scale_b.numel() > 1
+        and have_blocks(scale_a, m, k)
+        and have_blocks(scale_b.t(), n, k)
+        and (scale_a.shape[0] == m or scale_b.shape[1] == n)
+        and (blocks_of(k) > 1 or scale_a.shape[0] != m or scale_b.shape[1] != n)
+    )
+
+
+def _one(scales: list[Tensor], recipes: list[int], swizzles: list[int]) -> str | None:
+    """How an operand is scaled, if it has one tensor of scales, as it lies; else None."""
+    plain = len(scales) == len(recipes) == 1 and not any(swizzles)
+    return RECIPES.get(recipes[0]) if plain else None
+
+
+def _in_k_blocks(scales: Tensor, recipe: str, k: int) -> Tensor:
+    """Scales of b without those that PyTorch pads 128 x 128 blocks with, to a multiple of 4."""
+    return scales[: blocks_of(k)] if recipe == "BlockWise128x128" else scales
+
+
+SCALED = {
+    ("TensorWise", "TensorWise"), ("RowWise", "RowWise"), ("BlockWise1x128", "BlockWise128x128"),
+    ("BlockWise1x128", "BlockWise1x128"), ("BlockWise128x128", "BlockWise1x128"),
+}  # fmt: skip
+"""How a and b may be scaled."""
+
+
+def _scaled_mm_v2(
+    a: Tensor, b: Tensor, scale_a: list[Tensor], recipe_a: list[int], swizzle_a: list[int],
+    scale_b: list[Tensor], recipe_b: list[int], swizzle_b: list[int], bias: Tensor | None,
+    out_dtype: torch.dtype | None, contraction_dim: Any = (), use_fast_accum: bool = False,
+    *, out: Tensor | None = None,
+) -> Tensor | None:  # fmt: skip
+    """The same, as ``torch.nn.functional.scaled_mm`` says it."""
+    found = _one(scale_a, recipe_a, swizzle_a), _one(scale_b, recipe_b, swizzle_b)
+    if found not in SCALED or contraction_dim or a.dim() != 2:
+        return None
+    of_b = _in_k_blocks(scale_b[0], str(found[1]), a.shape[1])
+    if "BlockWise" in str(found[0]) and not _are_blocks(
+        scale_a[0], of_b, a.shape[0], b.shape[1], a.shape[1]
+    ):
+        return None
+    return _scaled_mm(a, b, scale_a[0], of_b, bias, None, out_dtype, use_fast_accum, out=out)
+
+
+def _grouped_mm(
+    a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor | None:  # fmt: skip
+    """Products of groups in 16 bits, or of two batches."""
+    if (
+        a.dtype not in HALF_TYPES
+        or a.dtype != b.dtype
+        or bias is not None
+        or out_dtype not in (None, *WIDE_TYPES)
+        or not _fit_groups(a, b, offs, out_dtype or a.dtype)
+    ):
+        return None
+    epilogue = NOTHING if offs is None else Epilogue(offs=offs)
+    return product(Call(a, b, epilogue, out_dtype))
+
+
+def _fit_groups(a: Tensor, b: Tensor, offs: Tensor | None, dtype: torch.dtype) -> bool:
+    """Whether two tensors can be multiplied by groups on a device that has kernels. The output's
+    rows must be multiples of 16 bytes: PyTorch pads others, and its compiler relies on that.
+    """
+    batches = a.dim() == b.dim() == 3
+    if not (batches or is_new()):
+        return False
+    count = len(a) if a.dim() == 3 else len(b)
+    if offs is None:
+        fits = batches and len(a) == len(b)
+    else:
+        both = {a.dim(), b.dim()} <= {2, 3} and not batches
+        fits = both and offs.dim() == 1 and offs.dtype == torch.int32 and offs.device == a.device
+        fits = fits and (a.dim() == b.dim() or len(offs) == count)
+    if not fits or a.shape[-1] != b.shape[-2] or a.device != b.device:
+        return False
+    if b.shape[-1] * dtype.itemsize % TMA_ALIGNMENT:
+        return False
+    if a.device.type == "cpu" and active_emulator() is None:  # never one that nobody asked for
+        return False
+    return not isinstance(find_gpu(a.device), str)
+
+
+def _scaled_grouped_mm(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, offs: Tensor | None = None,
+    bias: Tensor | None = None, scale_result: Tensor | None = None,
+    out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
+) -> Tensor | None:  # fmt: skip
+    """Products of groups in fp8, with scales of rows and columns, or of blocks."""
+    dtype = out_dtype or torch.bfloat16
+    if (
+        not {a.dtype, b.dtype} <= FP8_TYPES
+        or dtype not in WIDE_TYPES
+        or bias is not None
+        or scale_result is not None
+        or offs is None
+        or a.dim() == b.dim()
+        or not _fit_groups(a, b, offs, dtype)
+        or not has_all_fp8(require_gpu(a.device).arch)
+        or not scale_a.dtype == scale_b.dtype == torch.float32
+    ):
+        return None
+    with contextlib.suppress(LayoutError):  # scales that do not fit: PyTorch says so
+        return scaled_grouped_mm(
+            a, b, scale_a, scale_b, offs, out_dtype=dtype, use_fast_accum=use_fast_accum
+        )
+    return None
+
+
+def _scaled_grouped_mm_v2(
+    a: Tensor, b: Tensor, scale_a: list[Tensor], recipe_a: list[int], swizzle_a: list[int],
+    scale_b: list[Tensor], recipe_b: list[int], swizzle_b: list[int], offs: Tensor | None = None,
+    bias: Tensor | None = None, out_dtype: torch.dtype | None = None, contraction_dim: Any = (),
+    use_fast_accum: bool = False,
+) -> Tensor | None:  # fmt: skip
+    """The same, as ``torch.nn.functional.scaled_grouped_mm`` says it."""
+    found = _one(scale_a, recipe_a, swizzle_a), _one(scale_b, recipe_b, swizzle_b)
+    if found not in SCALED or contraction_dim:
+        return None
+    return _scaled_grouped_mm(
+        a, b, scale_a[0], scale_b[0], offs, bias, None, out_dtype, use_fast_accum
+    )
 
 
 _mm, _bmm = (functools.partial(_product, dims) for dims in (2, 3))
@@ -157,8 +312,31 @@ PRODUCTS: dict[str, Callable[..., Tensor | None]] = {
     "addmm_": _addmm_in_place,
     "_scaled_mm": _scaled_mm,
     "_scaled_mm.out": _scaled_mm,
+    "_scaled_mm_v2": _scaled_mm_v2,
+    "_scaled_mm_v2.out": _scaled_mm_v2,
+    "_grouped_mm": _grouped_mm,
+    "_scaled_grouped_mm": _scaled_grouped_mm,
+    "_scaled_grouped_mm_v2": _scaled_grouped_mm_v2,
 }
 """By the name of PyTorch's operator, with its arguments; None where that is left to PyTorch."""
+
+
+def _theirs(operator: str, key: str) -> Callable[..., Tensor] | None:
+    """PyTorch's own way to make an operator for a device; None if it has no such operator: not all
+    releases have all products, and not all builds of it make them.
+    """
+    if not torch._C._dispatch_has_kernel(operator):
+        return None
+    if torch._C._dispatch_has_computed_kernel_for_dispatch_key(operator, key):
+        found: Callable[..., Tensor] = torch.library.get_kernel(operator, key).call_boxed
+        return found
+    if key != "CPU":
+        return None
+
+    def refuse(*args: Any, **kwargs: Any) -> Tensor:
+        raise NotImplementedError(f"Could not run '{operator}' on the host")
+
+    return refuse
 
 
 def _install(key: str) -> None:
@@ -172,15 +350,15 @@ def _install(key: str) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*[Oo]verrid")
         for name, ours in PRODUCTS.items():
-            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
-                continue  # not all builds of PyTorch multiply fp8
-            kernel = torch.library.get_kernel(f"aten::{name}", key)
+            kernel = _theirs(f"aten::{name}", key)
+            if kernel is None:
+                continue
 
             def override(
                 keys: Any,
                 *args: Any,
                 _ours: Callable[..., Tensor | None] = ours,
-                _theirs: Callable[..., Tensor] = kernel.call_boxed,
+                _theirs: Callable[..., Tensor] = kernel,
                 **kwargs: Any,
             ) -> Tensor:
                 made = _ours(*args, **kwargs) if _depth and not is_suspended() else None
@@ -235,9 +413,11 @@ class DropIn:
 
 
 def drop_in() -> DropIn:
-    """Send PyTorch's ``mm``, ``addmm``, ``bmm`` and ``_scaled_mm`` to this project's kernels, and
-    with them what is made of these: ``matmul``, ``@``, ``linear``, their gradients, what
-    ``torch.compile`` leaves to the library, and models in fp8.
+    """Send PyTorch's ``mm``, ``addmm``, ``bmm``, ``_scaled_mm``, ``_grouped_mm`` and
+    ``_scaled_grouped_mm`` to this project's kernels, and with them what is made of these:
+    ``matmul``, ``@``, ``linear``, ``torch.nn.functional.scaled_mm``, ``grouped_mm`` and
+    ``scaled_grouped_mm``, their gradients, what ``torch.compile`` leaves to the library, models in
+    fp8, with scales by blocks, too, and mixtures of experts.
 
     ``with drop_in():`` does so in a block, ``drop_in()`` for good (or until ``close()`` of what it
     returns). It holds for all threads of the process, autograd's included; blocks may be nested and

@@ -7,19 +7,21 @@ measures (`tuning`, `tuned`) and what launches (`launches`) are what the kernels
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from triton_ext.kernels.choice.choose import choose_config, with_epilogue
-from triton_ext.kernels.element_types import Major
+from triton_ext.kernels.element_types import ELEMENT_TYPES, Major
 from triton_ext.kernels.epilogue import ACTIVATIONS, EpilogueSpec
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
+from triton_ext.ops.grouping import output_view, view_of_groups
 from triton_ext.ops.launches import PreparedLaunch
 from triton_ext.ops.operands import (
     TmaView,
@@ -32,9 +34,16 @@ from triton_ext.ops.operands import (
     view_by_rows,
 )
 from triton_ext.ops.plans import Late, ProductPlan, Read
-from triton_ext.ops.rule import rule
+from triton_ext.ops.rule import is_batch_invariant, rule
+from triton_ext.ops.scales import fp32_scales
 from triton_ext.ops.tuned import Problem, Tuned, lookup
 from triton_ext.ops.types import FP8_TYPES, OUTPUT_NAMES, operand_name
+
+COPY_SECONDS, COPIED_BYTES_PER_SECOND = 2e-6, 1.6e12
+"""What a copy takes for its launch, and how fast it is (H200, ``benchmarks.matmul --classes "off
+8"``)."""
+TORCHS_FLOPS = 330e12
+"""The rate of torch's products of rows that TMA cannot read, where they are large (there)."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,8 @@ class Description:
         views: those of `launches.DESCRIPTORS`.
         copies: those of "a", "b" and the epilogue's tensors that must be copied for the kernel to
             read them.
-        fp32_accumulation: as in `ProductSpec`.
+        added: fields of `ProductSpec` that are not in the problem.
+        steps: of fp32 scales of the blocks of A and B, see `ops.scales`; else None.
         applied: what the kernel does to the product.
         late: what torch does to it after the launch.
         out_size: how many bytes of memory out lies in, if that is given.
@@ -64,7 +74,8 @@ class Description:
     memory: tuple[int, ...]
     views: tuple[TmaView | None, ...]
     copies: frozenset[str]
-    fp32_accumulation: bool
+    added: Mapping[str, Any]
+    steps: tuple[int, int] | None
     applied: EpilogueSpec
     late: Late
     out_size: int
@@ -88,12 +99,28 @@ def described(gpu: Gpu, call: Call) -> Description:
         # One row on a GPU needs no more: its memory is given out in units of 512 bytes.
         memory = (*shape[:-1], padded_columns(shape[-1], dtype))
     new = torch.empty(memory, dtype=dtype, device="meta")[..., : shape[-1]]
+    groups = call.groups
     c_view = view_by_rows(new if out is None else out, batched)
-    blocks_a, blocks_b = epilogue.blocks_a, epilogue.blocks_b
-    reads_as = gpu.arch if blocks_a is None else 90  # as PreparedLaunch.reads_as
-    a_view, a_copied = operand_view(a, 1, batched, reads_as)
-    b_view, b_copied = operand_view(b, 0, batched, reads_as)
+    if groups is not None:
+        c_view = output_view(new if out is None else out, groups)
+    blocks_a, blocks_b, mx_scales = epilogue.blocks_a, epilogue.blocks_b, epilogue.mx_scales
+    reads_as = gpu.arch if mx_scales is None else 90  # as PreparedLaunch.reads_as
+    if groups is None:
+        a_view, a_copied = operand_view(a, 1, batched, reads_as)
+        b_view, b_copied = operand_view(b, 0, batched, reads_as)
+    else:
+        a_view, a_copied = view_of_groups(a, 1, groups, reads_as)
+        b_view, b_copied = view_of_groups(b, 0, groups, reads_as)
     copied = {name: aligned(each) is not each for name, each in applied.tensors.items()}
+    added: dict[str, Any] = {"fp32_accumulation": True} if applied.promoted else {}
+    steps = None
+    if blocks_a is not None and blocks_b is not None and mx_scales is None:
+        rows = a.shape[-2] * (len(a) if groups == "rows" else 1)
+        in_memory = [fp32_scales(blocks_a, rows), fp32_scales(blocks_b.mT, shape[-1])]
+        for letter, each in zip("ab", in_memory, strict=True):
+            added |= {f"{letter}_scale_rows": each.rows, f"{letter}_scale_major": each.major}
+            copied[f"blocks_{letter}"] = each.copied
+        steps = in_memory[0].step, in_memory[1].step
     copied |= {"a": a_copied, "b": b_copied}
     assert c_view is not None  # what is new, copied or writable suits TMA
     views: list[TmaView | None] = [a_view, b_view, c_view]
@@ -102,27 +129,67 @@ def described(gpu: Gpu, call: Call) -> Description:
         copied["residual"] = not where_it_is
         views.append(where_it_is or view_by_rows(aligned_empty(new, shape), batched))
         assert views[-1] is not None
-    if blocks_a is not None and blocks_b is not None:
+    if blocks_a is not None and blocks_b is not None and mx_scales is not None:
         views += [None] * (4 - len(views))
         views += scale_view(blocks_a, shape[0]), scale_view(blocks_b, shape[1])
 
     majors = a_view.major, b_view.major
-    scales = None if blocks_a is None else blocks_a.dtype
+    sizes: tuple[int, ...] = c_view.shape
+    if groups is not None:
+        added |= {"batched": True, "groups": groups}
+        sizes = _sizes_of_groups(call, groups)
     return Description(
         gpu=gpu,
-        problem=problem_of(gpu, a, b, c_view.shape, dtype, majors, scales),
+        problem=replace(problem_of(gpu, a, b, sizes, dtype, majors, mx_scales), k=_depth_of(call)),
         shape=shape,
         dtype=dtype,
         memory=shape if memory == shape else memory,
         views=tuple(views),
         copies=frozenset(name for name, is_copied in copied.items() if is_copied),
-        fp32_accumulation=applied.promoted,
+        added=added,
+        steps=steps,
         applied=applied.spec(),
         late=late,
         out_size=0 if out is None else memory_size(out),
         reads=reads,
-        is_measurable=blocks_a is None and not applied.promoted,
+        is_measurable=not added,
     )
+
+
+def _sizes_of_groups(call: Call, groups: str) -> tuple[int, ...]:
+    """The sizes for which a configuration is chosen: of a batch of groups that are as long."""
+    offs = call.epilogue.offs
+    assert offs is not None
+    count = max(1, len(offs))
+    m, n = call.shape[-2:]
+    if groups == "M":
+        m = -(-m // count)
+    elif groups == "N":
+        n = -(-n // count)
+    return count, max(1, m), max(1, n)
+
+
+def copies_outweigh(problem: Problem, copies: Collection[str], new_rows: bool) -> bool:
+    """Whether the copies that TMA needs take longer than torch's own product of 16 bits, about.
+
+    Args:
+        copies: as in `Description`.
+        new_rows: whether the output is copied out of longer rows.
+    """
+    sizes = {"a": problem.m * problem.k, "b": problem.k * problem.n}
+    elements = [size for name, size in sizes.items() if name in copies]
+    elements += [problem.m * problem.n] if new_rows else []
+    copying = len(elements) * COPY_SECONDS
+    copying += 2 * problem.batch * sum(elements) / COPIED_BYTES_PER_SECOND
+    flops = 2 * problem.batch * problem.m * problem.n * problem.k
+    return copying > flops / TORCHS_FLOPS
+
+
+def _depth_of(call: Call) -> int:
+    """The elements of K for which a configuration is chosen: of groups of K, a group's."""
+    k: int = call.b.shape[-2]
+    offs = call.epilogue.offs
+    return max(1, -(-k // max(1, len(offs)))) if offs is not None and call.groups == "K" else k
 
 
 def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, Late]:
@@ -133,8 +200,10 @@ def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, Late]:
     late: Late = "nothing"
     if epilogue.activation not in (None, *ACTIVATIONS):
         epilogue, late = epilogue._replace(activation=None), "activation"
-    if epilogue.promoted and not (gpu.arch == 90 and call.a.dtype in FP8_TYPES):
-        epilogue = epilogue._replace(promoted=False)
+    in_fp32 = epilogue.promoted or (epilogue.blocks_a is not None and epilogue.mx_scales is None)
+    in_fp32 &= gpu.arch == 90 and call.a.dtype in FP8_TYPES
+    if epilogue.promoted != in_fp32:
+        epilogue = epilogue._replace(promoted=in_fp32)
     return epilogue, late
 
 
@@ -150,10 +219,18 @@ def planned(description: Description, config: KernelSpec | None = None) -> Produ
         config, tuned = _chosen(found)
     else:
         problem.check(config, found.gpu.arch)
-        product = replace(config.product, fp32_accumulation=found.fp32_accumulation)
+        product = replace(config.product, **{"fp32_accumulation": False, **found.added})
         config = KernelSpec(product, found.applied, config.tile)
+    torchs = (
+        found.gpu.index is not None  # torch's kernels are on the host where a GPU is emulated
+        and not found.added
+        and problem.product.out_type is None
+        and problem.element_type in ELEMENT_TYPES
+        and not is_batch_invariant()
+        and copies_outweigh(problem, found.copies, found.memory is not found.shape)
+    )
     return ProductPlan(
-        PreparedLaunch(found.gpu, config, found.views, problem.k),
+        PreparedLaunch(found.gpu, config, found.views, problem.k, found.steps),
         found.gpu.index,
         found.shape,
         found.memory,
@@ -162,7 +239,8 @@ def planned(description: Description, config: KernelSpec | None = None) -> Produ
         found.late,
         found.out_size,
         found.reads,
-        torch_is_faster=tuned is not None and tuned.torch_is_faster,
+        torch_is_faster=torchs if tuned is None else tuned.torch_is_faster,
+        groups=found.added.get("groups"),
     )
 
 
@@ -171,13 +249,17 @@ def _chosen(found: Description) -> tuple[KernelSpec, Tuned | None]:
     predicts to be the fastest; and what was measured.
     """
     arch, problem, fixed = found.gpu.arch, found.problem, rule() == "fixed"
-    tuned = None if fixed or found.fp32_accumulation else lookup(problem, arch)
+    in_order = is_batch_invariant()
+    tuned = None if fixed or found.added else lookup(problem, arch)
+    if tuned is not None and in_order:  # torch's own product is not known to be
+        tuned = tuned._replace(torch_seconds=None) if tuned.config.adds_in_order else None
     if tuned is not None:
         config = tuned.config
     else:
-        product = replace(problem.product, fp32_accumulation=found.fp32_accumulation)
-        config = choose_config(arch, product, problem.size, fixed=fixed)
-        config = config.with_fields(batched=True) if problem.batch > 1 else config
+        product = replace(problem.product, **found.added)
+        config = choose_config(arch, product, problem.size, fixed=fixed, in_order=in_order)
+        if problem.batch > 1 and not config.product.batched:
+            config = config.with_fields(batched=True)
     return with_epilogue(config, None if fixed else problem.k, found.applied), tuned
 
 

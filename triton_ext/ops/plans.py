@@ -16,6 +16,7 @@ from torch import Tensor
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, finished
+from triton_ext.ops.grouping import copy_of_groups
 from triton_ext.ops.launches import PreparedLaunch
 from triton_ext.ops.operands import TMA_ALIGNMENT, aligned, aligned_empty, readable, readable_copy
 
@@ -63,7 +64,9 @@ class ProductPlan:
         out_size: how many bytes of memory out lies in, if that is given.
         reads: the tensors that out must not overlap.
         linear: whether b is given as its transpose.
-        torch_is_faster: whether torch's own product was measured to be faster.
+        torch_is_faster: whether torch's own product was measured to be faster, or must be, as the
+            kernel needs copies.
+        groups: what groups divide, if there are groups.
         plain: whether the launch alone makes it, on the tensors as they are.
         strides: of the output's memory.
     """
@@ -79,6 +82,7 @@ class ProductPlan:
     reads: tuple[Read, ...]
     linear: bool = False
     torch_is_faster: bool = False
+    groups: str | None = None
     plain: bool = field(init=False)
     strides: tuple[int, ...] = field(init=False)
 
@@ -122,11 +126,16 @@ class ProductPlan:
 
     def _copied(self, a: Tensor, b: Tensor, epilogue: Epilogue) -> tuple[Tensor, Tensor, Epilogue]:
         """The same values where the kernel can read them."""
-        if "a" in self.copies:
+        if self.groups is not None:
+            if "a" in self.copies:
+                a = copy_of_groups(a, 1, self.groups, self.launch.reads_as)
+            if "b" in self.copies:
+                b = copy_of_groups(b, 0, self.groups, self.launch.reads_as)
+        elif "a" in self.copies:
             rows = a if b.dim() == 3 else a.flatten(0, -2)
             readable_rows = readable(rows, 1, self.launch.reads_as)
             a = rows if readable_rows else readable_copy(rows, 1).expand(rows.shape)
-        if "b" in self.copies:
+        if "b" in self.copies and self.groups is None:
             b = b.t() if self.linear else b
             b = readable_copy(b, 0, self.launch.reads_as).expand(b.shape)
         if epilogue is NOTHING:
@@ -194,7 +203,9 @@ def signature(call: Call) -> Signature:
     )
     if epilogue is NOTHING:
         return plain if out is None else (plain, _described(out))
-    bias, activation, residual, _, alpha, scale_a, scale_b, blocks_a, blocks_b, promoted = epilogue
+    bias, activation, residual, _, alpha, scale_a, scale_b, blocks_a, blocks_b, promoted, offs = (
+        epilogue
+    )
     return (
         plain,
         out if out is None else _described(out),
@@ -208,6 +219,7 @@ def signature(call: Call) -> Signature:
         scale_b if scale_b is None else _described(scale_b),
         blocks_a if blocks_a is None else _described(blocks_a),
         blocks_b if blocks_b is None else _described(blocks_b),
+        offs if offs is None else _described(offs),
     )
 
 

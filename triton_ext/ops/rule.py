@@ -1,8 +1,11 @@
-"""By which rule products choose their kernels: among all, among a fixed set, or by measuring."""
+"""By which rule products choose their kernels: among all, among a fixed set, or by measuring; and
+whether a row's bits must not depend on the other rows.
+"""
 
 from __future__ import annotations
 
 import os
+from types import TracebackType
 from typing import Literal, get_args
 
 from triton_ext.errors import LayoutError
@@ -72,3 +75,69 @@ def measured_kernels(enabled: bool = True) -> None:
         enabled: False to choose by the cost model, and by what was tuned, again.
     """
     _give("measured" if enabled else "all")
+
+
+INVARIANT_VARIABLE = "TRITON_EXT_BATCH_INVARIANT"
+"""The environment variable that asks for `batch_invariant` in a process by "1"."""
+_invariant: bool | None = None
+
+
+def is_batch_invariant() -> bool:
+    """What `batch_invariant` has said last; else what the environment says.
+
+    Raises:
+        LayoutError: the environment says something else.
+    """
+    if _invariant is not None:
+        return _invariant
+    value = os.environ.get(INVARIANT_VARIABLE, "0")
+    if value not in ("0", "1"):
+        raise LayoutError(INVARIANT_VARIABLE, value, "must be 0 or 1")
+    return value == "1"
+
+
+def _set_invariant(value: bool | None) -> None:
+    global _invariant
+    _invariant = value
+    plans.forget()
+
+
+class BatchInvariant:
+    """What `batch_invariant` returns: active from the start; its block ends it."""
+
+    def __init__(self, enabled: bool) -> None:
+        self._before = _invariant
+        _set_invariant(enabled)
+
+    def close(self) -> None:
+        """What was said before holds again."""
+        _set_invariant(self._before)
+
+    def __enter__(self) -> BatchInvariant:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def batch_invariant(enabled: bool = True) -> BatchInvariant:
+    """Let no row's bits depend on how many rows are with it: kernels that divide K are not chosen.
+
+    ``with triton_ext.batch_invariant():`` does so in a block, ``batch_invariant()`` for good (or
+    until ``close()`` of what it returns), for all threads of the process;
+    ``TRITON_EXT_BATCH_INVARIANT=1`` for a program that is not to be touched. Then each element is
+    the sum of its products in the order of K, as one block makes it: the tensor cores add 16
+    elements of 16 bits, 32 of 8, or 8 of tf32 to a sum at a time; sums of fp8 that are promoted, or
+    scaled by blocks, are added by 128 elements in fp32; then scales, bias, residual and activation
+    follow in fp32. It holds for products of one matrix, of batches and of groups, in every run; not
+    for those with a ``config``, or of types that `drop_in` leaves to PyTorch.
+
+    Args:
+        enabled: False for the free choice, whatever the environment says.
+    """
+    return BatchInvariant(enabled)

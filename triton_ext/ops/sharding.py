@@ -123,13 +123,19 @@ def _scaled_mm(
     blocks_b: Any = None,
     use_fast_accum: bool = True,
 ) -> list[tuple[Placements, Placements]]:
-    """Scales of blocks lie in pieces of 128 rows: shards must be made of whole ones."""
+    """Scales of blocks lie in pieces of 128 rows, or are of so many: shards must be made of whole
+    ones, unless each row has its own. Those of fp32 are a matrix.
+    """
     letters, blocks = "", []
-    for letter, size, each in (("m", a.shape[0], blocks_a), ("n", b.shape[1], blocks_b)):
+    for dim, letter, size, each in ((0, "m", a.shape[0], blocks_a), (1, "n", b.shape[1], blocks_b)):
         ranks = a.mesh.size()
-        if each is None or size % (128 * ranks) == each.shape[0] % ranks == 0:
+        in_fp32 = each is not None and each.tensor_meta.dtype == torch.float32
+        whole = each is None or (in_fp32 and each.shape[dim] == size)
+        count = 0 if each is None else each.shape[dim if in_fp32 else 0]
+        if whole or size % (128 * ranks) == count % ranks == 0:
             letters += letter
-        blocks.append(None if each is None else letter)
+        matrix = "m1" if letter == "m" else "1n"
+        blocks.append(None if each is None else matrix if in_fp32 else letter)
     scales = [
         None if scale is None else "11" if math.prod(scale.shape) == 1 else labels
         for scale, labels in ((scale_a, "m1"), (scale_b, "1n"))

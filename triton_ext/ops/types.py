@@ -86,6 +86,15 @@ def output_type(operands: torch.dtype) -> torch.dtype:
     return torch.float32 if operands.is_floating_point else torch.int32
 
 
+def _unsupported_by_blocks(a: torch.dtype, b: torch.dtype) -> LayoutError | None:
+    """What is wrong with operands that have fp32 scales of blocks."""
+    for name, dtype in (("a", a), ("b", b)):
+        if dtype not in FP8_TYPES:
+            rule = f"must be one of {sorted(map(str, FP8_TYPES))} with fp32 scales of blocks"
+            return LayoutError(f"{name}.dtype", dtype, rule)
+    return None
+
+
 def unsupported(
     a: torch.dtype,
     b: torch.dtype,
@@ -98,6 +107,8 @@ def unsupported(
     Args:
         scales: of blocks of the operands.
     """
+    if scales == torch.float32:  # which threads apply
+        return _unsupported_by_blocks(a, b) or unsupported(a, b, out, arch)
     if scales is not None and arch < 100:
         rule = f"scales of blocks need Blackwell, and this is sm_{arch}; fp32 scales do not"
         return LayoutError("scale_a.dtype", scales, rule)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from triton_ext.hardware.architecture import architecture
+from triton_ext.hardware.architecture import generation, target_number
 from triton_ext.ptx.folding import Folder
 from triton_ext.ptx.notes import LISTED, Notes
 from triton_ext.ptx.parse import Instruction, Module
@@ -34,9 +34,9 @@ def list_instructions(module: Module) -> Iterator[Listed]:
     """The asynchronous and tensor-core instructions of a module, in order, decoded.
 
     Raises:
-        LayoutError: the module is for neither sm_90 nor sm_100.
+        LayoutError: the module is for a target that is not known.
     """
-    arch = architecture(module.target.split(",")[0].strip())
+    arch = generation(target_number(module.target.split(",")[0]))
     for kernel in module.kernels:
         folder = Folder(kernel, module.variables)
         symbols = {

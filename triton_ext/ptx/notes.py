@@ -14,11 +14,9 @@ from typing import Any
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import CTA_ADDRESS_BITS
 from triton_ext.hardware.instruction_descriptor import (
-    BLOCK_SCALED_FIELDS,
-    DENSE_FIELDS,
-    KINDS,
     SPARSE_GRANULARITY,
     InstructionDescriptor,
+    fields_of,
 )
 from triton_ext.hardware.smem_descriptor import FIELDS, SWIZZLE_CODES, SmemDescriptor
 from triton_ext.hardware.tensor_memory import check_allocation
@@ -324,14 +322,14 @@ def _tcgen05_mma(form: Tcgen05Product, notes: Notes) -> None:
 
 def _major(form: Tcgen05Product, notes: Notes, field: str) -> Major | None:
     """The major-ness of an operand, from its bit in the instruction descriptor; None if unknown."""
-    fields = BLOCK_SCALED_FIELDS if KINDS[form.kind].block_scaled else DENSE_FIELDS
+    fields = fields_of(form.kind)
     bit = notes.bits(form.idesc, 32).field(*fields[field])
     return None if bit is None else MAJORS[bit]
 
 
 def _instruction_descriptor(notes: Notes, kind: str, text: str) -> None:
     bits = notes.bits(text, 32)
-    fields = BLOCK_SCALED_FIELDS if KINDS[kind].block_scaled else DENSE_FIELDS
+    fields = fields_of(kind)
     unknown = [name for name, (first, width) in fields.items() if bits.field(first, width) is None]
     values: dict[str, Any] = {"unknown_fields": unknown}
     notes.values["instruction_descriptor"] = values

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from os.path import dirname
 
 from triton_ext.errors import LayoutError
 from triton_ext.splitting import split_arguments
@@ -32,7 +33,9 @@ class Instruction:
         operands: their texts, split at the top level: ``%r1``, ``[%r2+16]``, ``{%r1, %r2}``, ``7``.
         predicate: the guard: ``%p1`` or ``!%p1``, or "" if there is none.
         line: the line of the PTX text, counted from 1.
-        source: the line of the program that it was compiled from, if the PTX says so.
+        source: the line of the program that it was compiled from, if the PTX says so. Of a function
+            that was inlined from outside of the folder of the kernel's file, such as a library's,
+            the line that calls it.
         scope: the numbers of the blocks ``{ ... }`` around it, outermost first; names that are
             declared in a block are local to it.
     """
@@ -136,7 +139,8 @@ FILE_DIRECTIVE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"((?:[^"\\]|\\.)*)"'
 """Number and name of a source file."""
 _STATEMENT = re.compile(
     r"""\s*(?:
-      \.loc\s+(?P<file>\d+)\s+(?P<line>\d+)(?:[ \t]+(?P<column>\d+))?[^\n]*
+      \.loc\s+(?P<file>\d+)\s+(?P<line>\d+)(?:[ \t]+(?P<column>\d+))?
+        (?:[^\n]*?inlined_at[ \t]+(?P<caller>\d+[ \t]+\d+(?:[ \t]+\d+)?))?[^\n]*
     | (?P<brace>[{}])
     | (?P<label>[A-Za-z_$%][\w$]*)\s*:(?!:)
     | \.branchtargets\s+(?P<targets>[^;]*);?
@@ -175,6 +179,27 @@ split_operands = split_arguments
 def _blank(match: re.Match[str]) -> str:
     """Spaces and newlines in place of a comment, so that positions and lines stay."""
     return re.sub(r"[^\n]", " ", match[0])
+
+
+def _own_place(
+    place: tuple[str, ...],
+    callers: dict[tuple[str, ...], tuple[str, ...]],
+    files: dict[int, str],
+) -> tuple[str, ...]:
+    """The innermost place in the folder of the kernel's file: of a place, or whence it was inlined.
+
+    Args:
+        place: the number of a file, a line and a column.
+        callers: where the function of a place was inlined (PTX ISA, ".loc", ``inlined_at``).
+        files: their names, by number.
+    """
+    chain = [place]
+    while (caller := callers.get(chain[-1])) and caller not in chain:
+        chain.append(caller)
+    folders = [dirname(files.get(int(number), "")) + "/" for number, *_ in chain]
+    return next(
+        each for each, folder in zip(chain, folders, strict=True) if folder.startswith(folders[-1])
+    )
 
 
 def _without_counted_lines(text: str) -> str:
@@ -320,6 +345,7 @@ class _Body:
     def _read(self) -> None:
         source: SourceLine | None = None
         sources: dict[tuple[str, ...], SourceLine] = {}
+        callers: dict[tuple[str, ...], tuple[str, ...]] = {}
         scope: tuple[int, ...] = ()
         scopes = 0
         label = ""
@@ -340,13 +366,15 @@ class _Body:
                         scope,
                     )
                 )
-            elif kind in ("line", "column"):
+            elif kind in ("line", "column", "caller"):
                 place = found["file"], found["line"], found["column"] or "0"
-                source = sources.get(place)
+                caller = found["caller"] or ""
+                source = sources.get((*place, caller))
                 if source is None:
-                    number = int(place[0])
+                    callers[place] = (*caller.split(), "0")[:3] if caller else ()
+                    number, line, column = map(int, _own_place(place, callers, self.files))
                     name = self.files.get(number, f"file {number}")
-                    source = sources[place] = SourceLine(name, int(place[1]), int(place[2]))
+                    source = sources[(*place, caller)] = SourceLine(name, line, column)
             elif kind == "brace":
                 if found["brace"] == "}":
                     scope = scope[:-1]

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from triton_ext.hardware.architecture import architecture
 from triton_ext.hardware.bit_fields import extract
 from triton_ext.hardware.instruction_descriptor import (
-    BLOCK_SCALED_FIELDS,
-    DENSE_FIELDS,
-    KINDS,
     InstructionDescriptor,
+    fields_of,
 )
 from triton_ext.hardware.smem_descriptor import (
     FIELDS,
@@ -137,7 +135,7 @@ def instruction_fields(value: int, kind: str) -> list[Field]:
         LayoutError: not an unsigned 32-bit integer, an unknown kind, or an illegal descriptor.
     """
     found = InstructionDescriptor.decode(value, kind)
-    table = BLOCK_SCALED_FIELDS if KINDS[kind].block_scaled else DENSE_FIELDS
+    table = fields_of(kind)
     raw = extract("instruction descriptor", value, 32, table)
     said = {
         "m": f"M = {found.m}: {raw['m']} x 16",

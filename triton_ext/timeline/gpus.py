@@ -302,6 +302,9 @@ def gpu_of(name: Any, arch: int | None = None, *, argument: str = "time") -> Gpu
         LayoutError: another name, or a GPU of another architecture.
     """
     fitting = {key: each for key, each in GPUS.items() if arch in (None, each.arch)}
+    if not fitting:
+        rule = f"there are no figures of sm_{arch}: time is predicted of {', '.join(GPUS)} alone"
+        raise LayoutError(argument, name, rule)
     if name is True:
         return next(iter(fitting.values()))
     if not isinstance(name, Gpu):

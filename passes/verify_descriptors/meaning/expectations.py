@@ -30,6 +30,7 @@ ASSEMBLY = ("ttg.inline_asm", "tt.elementwise_inline_asm")
 """Operations whose text becomes instructions as it is: nobody says what they should be."""
 _RULES: dict[str, tuple[str, Callable[[Lowering, Operation], Expected]]] = {
     "ttng.warp_group_dot": ("wgmma", expected_products.wgmma),
+    "ttng.warp_group_dot_wait": ("wgmma wait", expected_products.wgmma_wait),
     "ttng.tc_gen5_mma": ("tcgen05.mma", expected_products.dense),
     "ttng.tc_gen5_mma_scaled": ("tcgen05.mma", expected_products.scaled),
     "ttng.tmem_copy": ("tcgen05.cp", expected_products.tensor_memory_copy),

@@ -24,6 +24,7 @@ from triton_ext.passes.verify_descriptors.meaning.expected import (
 from triton_ext.passes.verify_descriptors.meaning.tiles import (
     element_bytes,
     is_fp4_padded,
+    tile_layout,
 )
 from triton_ext.ptx.forms.copies import GATHERED_ROWS
 
@@ -193,9 +194,21 @@ def _tile_copies(shape: tuple[int, ...], encoding: NVMMAShared) -> TileCopies:
 
 
 def _tile_boxes(tile: MemoryType, rank: int) -> tuple[ExpectedBox, ...]:
+    boxes = _copies(tile, rank).boxes
+    offsets = [box.smem_offset for box in boxes]
+    if tile.shape[-rank:] != tile.allocated[-rank:]:
+        # The boxes of a part lie where the whole tile has them.
+        if is_fp4_padded(tile.encoding):
+            raise NotDerived("a part of padded fp4")
+        inverse = tile_layout(tile).pseudoinvert()
+        offsets = [
+            inverse.apply(dict(zip(inverse.in_dims, box.start, strict=True)))["offset"]
+            * element_bytes(tile)
+            for box in boxes
+        ]
     return tuple(
-        ExpectedBox(box.smem_offset, box.coordinates, box.transaction_bytes)
-        for box in _copies(tile, rank).boxes
+        ExpectedBox(offset, box.coordinates, box.transaction_bytes)
+        for offset, box in zip(offsets, boxes, strict=True)
     )
 
 

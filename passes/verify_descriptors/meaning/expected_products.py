@@ -156,9 +156,20 @@ def wgmma(lowering: Lowering, operation: Operation) -> Expected:
         first = False
     one = ExpectedMma(opcode, {}, tuple(immediates))
     adds = operation.operands[3] if len(operation.operands) > 3 and first is None else None
+    after: list[tuple[str, Value | None, Value | None]] = [("wgmma commit", None, None)]
+    if operation.attributes.get("isAsync") is not True:
+        after.append(("wgmma wait", None, None))
     return Expected(
-        operation, "wgmma", tiles.instructions(first, lambda i, j, step: one), adds=adds
-    )
+        operation, "wgmma", tiles.instructions(first, lambda i, j, step: one), adds=adds,
+        after=tuple(after),
+    )  # fmt: skip
+
+
+def wgmma_wait(lowering: Lowering, operation: Operation) -> Expected:
+    """``ttng.warp_group_dot_wait``: how many groups may be pending."""
+    return Expected(
+        operation, "wgmma wait", number=int(operation.attributes.get("pendings", 0))
+    )  # fmt: skip
 
 
 def _tensor(module: MlirModule, value: Value) -> TensorType:
@@ -229,7 +240,7 @@ def scaled(lowering: Lowering, operation: Operation) -> Expected:
         is_fp4_padded(a_kind.encoding) or is_fp4_padded(b_kind.encoding)
     ):
         kind = "mxf4nvf4" if scale_type == "ue4m3" else "mxf4"
-    k = KINDS[kind].k[0]
+    k = KINDS[kind].usual_k
     a_k, b_k = (k // 2 if each == "e2m1" else k for each in formats)
     tiles = _tcgen05_tiles(lowering, group, operands[:3], a_k, b_k)
     a_major, b_major = tiles.a_operand.major if tiles.a_operand else "K", tiles.b_operand.major

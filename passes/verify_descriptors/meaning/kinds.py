@@ -24,12 +24,19 @@ _KINDS = (
     ("tcgen05.commit", "commit"),
     ("cp.async.bulk.commit_group", "store commit"),
     ("cp.async.bulk.wait_group", "store wait"),
+    ("wgmma.commit_group", "wgmma commit"),
+    ("wgmma.wait_group", "wgmma wait"),
 )
 IN_ORDER = frozenset(
-    ("init", "inval", "arrive", "wait", "copy arrive", "commit", "store commit", "store wait")
-)
+    (
+        "init", "inval", "arrive", "wait", "copy arrive", "commit", "store commit", "store wait",
+        "wgmma commit", "wgmma wait",
+    )
+)  # fmt: skip
 """Kinds that are compared as they are executed, and not in the text."""
-BY_EACH_THREAD = frozenset(("wgmma", "wait", "copy arrive", "store commit", "store wait"))
+BY_EACH_THREAD = frozenset(
+    ("wgmma", "wgmma commit", "wgmma wait", "wait", "copy arrive", "store commit", "store wait")
+)
 """Kinds that all threads of a partition execute; the others one thread, or one of each warp."""
 
 

@@ -54,18 +54,20 @@ def tile_operand(
 
 
 def per_cta(kind: MemoryType) -> tuple[int, int]:
-    """The (rows, columns) of a two-dimensional tile that one block of the cluster holds."""
-    is_linear = kind.mnemonic == "shared_linear"
-    shape = tile_shape(kind) if is_linear else kind.shape[-2:]
-    layout = read_layout(parsed_encoding(kind.encoding), shape)
-    sizes = []
-    for i, name in enumerate(layout.out_dims):
-        held = max((basis[i].bit_length() for basis in layout.bases["offset"]), default=0)
-        sizes.append(min(1 << held, layout.out_dims[name]))
-    if is_fp4_padded(kind.encoding):
-        packed = next(i for i, value in enumerate(layout.bases["offset"][0]) if value)
-        sizes[packed] //= 2
-    return (min(sizes[0], kind.shape[-2]), min(sizes[1], kind.shape[-1]))
+    """The (rows, columns) of a two-dimensional value that one block of the cluster holds.
+
+    The layout is that of the allocation: a part of it may be narrower than a swizzle atom.
+    """
+    layout = tile_layout(kind)
+    rows, columns = (
+        size * (1 << max((basis[i].bit_length() for basis in layout.bases["offset"]), default=0))
+        // whole
+        for i, (size, whole) in enumerate(
+            zip(kind.shape[-2:], [*layout.out_dims.values()][-2:], strict=True),
+            len(layout.out_dims) - 2,
+        )
+    )  # fmt: skip
+    return rows, columns
 
 
 _SAME = ("ttg.memdesc_trans", "ttg.memdesc_reshape")

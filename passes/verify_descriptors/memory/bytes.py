@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from triton_ext.mlir.module import Operation
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected, predicate_of
+from triton_ext.passes.verify_descriptors.running.findings import Findings
 from triton_ext.passes.verify_descriptors.running.mlir_trace import PartitionTrace, RunValue
 
 
@@ -107,3 +108,52 @@ def _fact(items: Sequence[_Bytes], *, is_sum: bool) -> BarrierFact:
         tellers[-1].operation if tellers else None,
         tuple(dict.fromkeys(item.operation for item in copies)), is_sum,
     )  # fmt: skip
+
+
+def compare_bytes(
+    findings: Findings,
+    traces: Sequence[PartitionTrace],
+    expected: Mapping[int, Expected],
+    *,
+    is_open: bool,
+) -> None:
+    """What a barrier is told to expect is what the copies then bring it, or nothing at all.
+
+    (A pipeline may leave out its last copies, but tell the barrier, which nobody waits for.)
+
+    Args:
+        findings: what is found is added to them.
+        traces: those of the partitions.
+        expected: what each operation must become, by its `id`.
+        is_open: whether others bring bytes, too: blocks of a cluster, inline assembly.
+    """
+    kind = "bytes that barriers expect"
+    facts = expected_bytes(traces, expected)
+    if facts is None:
+        findings.unproven[kind] += 1
+        return
+    for fact in facts:
+        if fact.expected == fact.brought:
+            findings.proven[kind] += 1
+        elif fact.is_sum or is_open or not fact.brought or fact.told is None:
+            findings.unproven[kind] += 1  # or other means than TMA may take their part
+        else:
+            lines = listed([_line(each) for each in fact.copies])
+            copies = "copy" if len(fact.copies) == 1 else "copies"
+            bring = "brings" if len(fact.copies) == 1 else "bring"
+            said = f"{_line(fact.told)} expects {fact.expected} bytes; the {copies} at {lines}"
+            findings.of_the_kernel.append((fact.told, f"{said} {bring} {fact.brought}"))
+            return
+
+
+def _line(operation: Operation) -> str:
+    location = operation.location
+    return f"line {location.line}" if location else operation.name
+
+
+def listed(words: Sequence[str]) -> str:
+    """``line 1``, ``lines 1 and 2``, ``lines 1, 2 and 3``; each once."""
+    words = list(dict.fromkeys(words))
+    if len(words) > 1 and all(word.startswith("line ") for word in words):
+        words = [f"lines {words[0][5:]}", *(word[5:] for word in words[1:])]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)

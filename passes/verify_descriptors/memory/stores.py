@@ -40,6 +40,10 @@ _MOVES = ("ttg.local_store", "ttg.local_alloc", "ttg.async_copy_global_to_local"
 _STORES = ("st.shared", "stmatrix.", "cp.async.ca.", "cp.async.cg.")
 
 
+DATA_OF_STORES = "which element a store writes to which of a thread's bytes"
+"""What stores into tiles are compared for: the bytes that a thread fills, as a set."""
+
+
 class Method(Enum):
     """The instruction that stores: what it counts."""
 
@@ -306,7 +310,7 @@ class Stores:
             lacking = next((k for k, n in required.items() if there[k] < claimed[k] + n), -1)
             if lacking < 0:
                 claimed.update(required)
-                self.findings.proven["stores"] += 1
+                self.findings.proven["stores: the bytes that a thread fills"] += 1
                 return True
         self.findings.differ(
             move.operation, self.unclaimed(),

@@ -22,7 +22,7 @@ from triton_ext.passes.verify_descriptors.running.executions import Block
 from triton_ext.passes.verify_descriptors.running.findings import Findings
 from triton_ext.passes.verify_descriptors.running.launches import BASES
 from triton_ext.passes.verify_descriptors.running.poison import Poison
-from triton_ext.passes.verify_descriptors.running.ptx_trace import Operand
+from triton_ext.passes.verify_descriptors.running.ptx_trace import ThreadTrace
 from triton_ext.ptx.forms import read
 from triton_ext.ptx.forms.tensor_memory import TensorMemoryAccess
 from triton_ext.ptx.parse import Instruction
@@ -103,7 +103,8 @@ def compare_transfers(
     block: Block,
     findings: Findings,
     executed: Sequence[Move],
-    accesses: Sequence[tuple[Instruction, Operand, int]],
+    thread: ThreadTrace,
+    last: Instruction,
 ) -> None:
     """What the first thread of a warp moves, one operation after the other.
 
@@ -111,9 +112,12 @@ def compare_transfers(
         block: the block and the thread.
         findings: what is found is added to them.
         executed: the operations of its partition, in order.
-        accesses: what the thread accesses, in order.
+        thread: what the thread executes.
+        last: an instruction of the kernel, to name where the thread moves too little.
     """
-    left = [each for each in accesses if each[0].opcode.startswith(("tcgen05.ld", "tcgen05.st"))]
+    left = [
+        each for each in thread.accesses if each[0].opcode.startswith(("tcgen05.ld", "tcgen05.st"))
+    ]
     known: dict[int, tuple[Cells | None, list[tuple[int, int]]]] = {}
     for number, one in enumerate(executed):
         if id(one.operation) not in known:
@@ -142,7 +146,12 @@ def compare_transfers(
         pending = {(each[0] + lane, each[1] + column) for each in held}
         while pending:
             if not left:
-                return  # the end of the trace
+                if not thread.end.is_early:
+                    findings.differ(
+                        one.operation, last, "the tensor memory that a thread moves",
+                        "all of its cells of the tile", f"{len(pending)} less",
+                    )  # fmt: skip
+                return
             instruction, address, _ = left.pop(0)
             moved = _moved(instruction, address) if isinstance(address, int) else None
             if moved is None and not isinstance(address, Poison):

@@ -33,6 +33,7 @@ from triton_ext.ptx.parse import Instruction
 _DOUBLE_WORD = (1 << 64) - 1
 _DESCRIPTOR_ADDRESS = START_ADDRESS_MASK * CHUNK_BYTES
 """The bits of an address that a matrix descriptor has."""
+_ROWS = "rows of a gather or scatter that are not known"
 _EXECUTED = "the number of instructions that are executed"
 
 
@@ -122,6 +123,16 @@ class Execution:
                 self.operation, first.instruction, _EXECUTED, len(group.instructions), len(instance)
             )
 
+    def followed_by(self, kind: str, barrier: Value | None, event: ExecutedInstruction) -> None:
+        """What follows the operation's own instructions; a product that is not asynchronous waits
+        for all groups."""
+        self.barrier(barrier, event)
+        if kind == "wgmma wait":
+            self.findings.check(
+                "counts", self.operation, event.instruction, "the count", 0,
+                _number(event.operands[-1]),
+            )  # fmt: skip
+
     def barrier(self, value: Value | None, event: ExecutedInstruction) -> None:
         """The mbarrier of an instruction, which is its only address."""
         if value is None:
@@ -133,7 +144,8 @@ class Execution:
     def _numbers(self, one: Expected, event: ExecutedInstruction) -> None:
         """Arrivals, pending groups, and the phase of a wait: what stands behind the address."""
         if one.number is not None:
-            found = event.operands[-1] if len(event.operands) > (one.kind != "store wait") else 1
+            has_address = one.kind not in ("store wait", "wgmma wait")
+            found = event.operands[-1] if len(event.operands) > has_address else 1
             if one.kind == "arrive" and event.instruction.operands[-1][:1] == "[":
                 found = 1
             if self.block.ctas > 1:  # arrivals of several blocks
@@ -248,6 +260,7 @@ class Execution:
             self._address(one.tile, operands.shared, 0, instruction, "a TMA copy")
             return
         if self.block.ctas > 1 or not isinstance(address, tuple) or operands.shared is None:
+            self.findings.left_out[instruction.line] = _ROWS
             self.findings.unproven["coordinates"] += len(operands.coordinates)
             return
         root, at = address
@@ -262,6 +275,7 @@ class Execution:
                 )  # fmt: skip
                 return
             if len(copied) != 1:
+                self.findings.left_out[instruction.line] = _ROWS
                 self.findings.unproven["coordinates"] += len(operands.coordinates)
                 return
             start = (operands.shared & CTA_ADDRESS_MASK) - at - copied[0].smem_offset
@@ -276,6 +290,8 @@ class Execution:
             )  # fmt: skip
             return
         expected = self._rows(one, box)
+        if None in expected or None in operands.coordinates:
+            self.findings.left_out[instruction.line] = _ROWS
         for dim, (must, found) in enumerate(zip(expected, operands.coordinates, strict=True)):
             self._coordinate(dim, must, found, instruction)
 

@@ -27,6 +27,7 @@ class Findings:
         left_out: the PTX lines of instructions that are not compared, each with the reason.
         starts: where allocations begin, as the PTX has it, and the instruction that says so.
         constants: operands that no execution may change, by the `id` of the instruction.
+        threads, blocks: the numbers of those that were run.
     """
 
     differences: list[tuple[Operation | None, Difference]] = field(default_factory=list)
@@ -37,6 +38,8 @@ class Findings:
     left_out: dict[int, str] = field(default_factory=dict)
     starts: dict[Value, tuple[int, Instruction]] = field(default_factory=dict)
     constants: dict[tuple[int, str], Number] = field(default_factory=dict)
+    threads: set[int] = field(default_factory=set)
+    blocks: set[tuple[int, int, int]] = field(default_factory=set)
 
     def __iadd__(self, other: Findings) -> Findings:
         self.differences += other.differences
@@ -47,6 +50,8 @@ class Findings:
         self.left_out |= other.left_out
         self.starts |= other.starts
         self.constants |= other.constants
+        self.threads |= other.threads
+        self.blocks |= other.blocks
         return self
 
     def start_of(self, root: Value) -> int | None:

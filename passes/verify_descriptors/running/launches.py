@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from triton_ext.mlir.module import MlirModule, Operation
 from triton_ext.ptx.parse import Kernel
@@ -41,6 +41,13 @@ class TrialLaunch:
     program: tuple[int, int, int]
     programs: tuple[int, int, int]
 
+    def at_block(self, axis: int, number: int) -> TrialLaunch:
+        """The same, of the block with another index along an axis, in a grid that has it."""
+        x, y, z = (number if i == axis else at for i, at in enumerate(self.program))
+        sizes = (max(at + 1, size) for at, size in zip((x, y, z), self.programs, strict=True))
+        width, height, depth = sizes
+        return replace(self, program=(x, y, z), programs=(width, height, depth))
+
     def numbers(self, kernel: Kernel) -> dict[str, int]:
         """The numbers by their names in the kernel's PTX: ``%ctaid.x``, ``[kernel_param_0]``."""
         found = {
@@ -62,12 +69,12 @@ def launches(module: MlirModule) -> list[TrialLaunch]:
     """
     short, counts, large = {}, {}, {}
     kernel = module.kernel
-    multiples = _multiples(kernel) if kernel else set()
+    aligned = multiples(kernel) if kernel else set()
     for value in kernel.regions[0].entry.arguments if kernel else ():
         at = value.index
         if value.type in ("i32", "i64"):
             short[at], large[at] = 16 * (21 + at), 16 * (257 + 6 * at)
-            counts[at] = short[at] if value.name in multiples else 4 + at % 4
+            counts[at] = short[at] if value.name in aligned else 4 + at % 4
         elif (value.type or "").startswith("!tt.ptr"):
             short[at] = counts[at] = large[at] = (at + 1) << 40
     return [
@@ -93,7 +100,7 @@ def others(module: MlirModule) -> list[TrialLaunch]:
     ]
 
 
-def _multiples(function: Operation) -> set[str]:
+def multiples(function: Operation) -> set[str]:
     """The arguments with a ``tt.divisibility``."""
     found, name = set(), ""
     for before, token in itertools.pairwise(function.tokens):

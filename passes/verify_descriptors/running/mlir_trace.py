@@ -17,7 +17,7 @@ from triton_ext.integers import Number, on_numbers, signed
 from triton_ext.mlir.arith import element_type, integer_constant, integer_operation, integer_width
 from triton_ext.mlir.module import Block, MlirModule, Operation, Value
 from triton_ext.passes.verify_descriptors.running.launches import TrialLaunch
-from triton_ext.passes.verify_descriptors.running.trace_end import ENOUGH, End, Stopped, Why
+from triton_ext.passes.verify_descriptors.running.trace_end import End, Stopped, Why, long
 
 Address: TypeAlias = "tuple[Value, int]"
 """An allocation, and the offset from its start (bytes; in tensor memory, lane << 16 | column)."""
@@ -185,7 +185,7 @@ class ModuleTracer:
             for event in self._block(block, environment):
                 found.events.append(event)
                 if len(found.events) >= self.limit:
-                    found.end = ENOUGH
+                    found.end = long("of them", _place(event.operation))
                     break
         except Stopped as reason:
             found.end = reason.end
@@ -198,7 +198,8 @@ class ModuleTracer:
             if operation.name not in _NO_USES:
                 self._use(operation, known)
             if self._visits > _MAX_VISITS:
-                raise Stopped("after enough operations", Why.LONG)
+                end = long("operations", _place(operation))
+                raise Stopped(end.words, end.why)
             if id(operation) in self.wanted:
                 operands = tuple(known.get(value) for value in operation.operands)
                 if operation.name in _GATHERS:
@@ -368,6 +369,11 @@ class ModuleTracer:
             self._functions[operation] = _function(operation)
         numbers = [value if isinstance(value, int) else None for value in operands]
         return self._functions[operation](*numbers)
+
+
+def _place(operation: Operation) -> str:
+    location = operation.location
+    return f"line {location.line} of the kernel" if location else operation.name
 
 
 def _function(operation: Operation) -> Callable[..., Number]:

@@ -31,7 +31,7 @@ from triton_ext.passes.verify_descriptors.running.poison import (
     UNWRITTEN,
     Poison,
 )
-from triton_ext.passes.verify_descriptors.running.trace_end import ENOUGH, End, Stopped, Why
+from triton_ext.passes.verify_descriptors.running.trace_end import End, Stopped, long
 from triton_ext.passes.verify_descriptors.text.slices import Slicer
 from triton_ext.ptx.folding import destinations
 from triton_ext.ptx.integer_operations import integer_operation, is_float, opcode_width
@@ -52,7 +52,7 @@ _TENSORS = ("mma.", "wgmma.", "tcgen05.ld", "ldmatrix")
 _SHARED = ("ld.shared", "st.shared", "tcgen05.alloc", "shfl")
 """What may leave something for other threads, or depends on what they have left."""
 _ENDS = ("ret", "exit", "trap")
-_MAX_STEPS = 20_000
+_MAX_STEPS = 40_000
 _MOST_BETWEEN = 200
 """Instructions between the ways of a branch on what is not known."""
 
@@ -163,6 +163,7 @@ class Tracer:
         self._symbols: dict[int, int] = {}
         self._loads: dict[int, int] = {}
         self._shuffled: dict[int, list[Number]] = {}
+        self._told: dict[Bases, dict[int, list[Number]]] = {}
         self._shuffles: dict[int, int] = {}
         self._lane, self._keeps = 0, True
         self._elsewhere = {
@@ -182,7 +183,7 @@ class Tracer:
         changed = self.given.keys() | given.keys()
         self.given = given
         self._memories.clear()
-        self._shuffled = {}
+        self._told.clear()
         for (text, _), slot in self._slots.items():
             if text in changed:
                 self._initial[slot] = self._value_of(text)
@@ -266,7 +267,8 @@ class Tracer:
         self._loads, self._shuffles = {}, {}
         self._lane = thread % WARP_THREADS
         if not self._lane:
-            self._shuffled = {}
+            self._told[bases] = {}
+        self._shuffled = self._told.setdefault(bases, {})
         special = {"%tid.x": thread, "%laneid": thread % WARP_THREADS, "%tid.y": 0, "%tid.z": 0}
         for name, value in special.items():
             self._initial[self._slot(name, ())] = value
@@ -317,7 +319,7 @@ class Tracer:
                     if step.run is not None:
                         step.run(registers)
                     if len(trace.events) >= limit:
-                        trace.end = ENOUGH
+                        trace.end = long("of them", f"PTX line {step.line}")
                         return trace
                     at += 1
                 elif kind == "branch":
@@ -329,7 +331,8 @@ class Tracer:
                     if not isinstance(index, int) or index >= len(step.goes_to):
                         raise Stopped(f"where PTX line {step.line} branches to is not known")
                     at = step.goes_to[index]
-            trace.end = End(Why.LONG, "after enough instructions")
+            line = instructions[min(at, total - 1)].line
+            trace.end = long("instructions", f"PTX line {line}")
         except Stopped as reason:
             trace.end = reason.end
         return trace
@@ -447,6 +450,8 @@ class Tracer:
             return self._packed(instruction, targets)
         if base == "ld" and ".param" in opcode and len(targets) == 1 and ".v" not in opcode:
             return _applied(targets, [self._slot(operands[1].replace(" ", ""), ())], lambda a: a)
+        if base == "setp" and len(operands) == 4:
+            return self._compared_and_combined(instruction, targets)
         if opcode.startswith("shfl.sync.idx"):
             return self._first_lane(instruction, targets)
         slots = [
@@ -502,6 +507,28 @@ class Tracer:
                 self._shuffles[key] = at + 1
                 value = said[at] if at < len(said) else None
             registers[targets[0]] = value
+
+        return run
+
+    def _compared_and_combined(
+        self, instruction: Instruction, targets: list[int]
+    ) -> Callable[[Registers], None]:
+        """``setp.ne.and.b32 %p1, %r1, %r2, %p2``: a comparison, combined with a predicate."""
+        base, comparison, combination, *types = instruction.opcode.split(".")
+        compared = integer_operation(".".join((base, comparison, *types)))
+        combined = integer_operation(f"{combination}.pred")
+        if compared is None or combined is None or len(targets) != 1:
+            return _constants({}, targets)
+        left, right, last = instruction.operands[1:]
+        slots = [self._slot(text.lstrip("!"), instruction.scope) for text in (left, right, last)]
+        compare, combine, flips = on_numbers(compared), on_numbers(combined), last[:1] == "!"
+
+        def run(registers: Registers) -> None:
+            a, b, other = (registers[slot] for slot in slots)
+            if flips and isinstance(other, int):
+                other = 1 - other
+            found = combine(compare(a, b), other)
+            registers[targets[0]] = _unknown(registers, slots) if found is None else found
 
         return run
 

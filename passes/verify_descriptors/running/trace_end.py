@@ -40,4 +40,11 @@ class Stopped(Exception):
         self.end = End(why, words)
 
 
-ENOUGH = End(Why.LONG, "after enough of them")
+def long(words: str, at: str) -> End:
+    """The end of a trace that is long enough.
+
+    Args:
+        words: of what there was enough.
+        at: where it was.
+    """
+    return End(Why.LONG, f"after enough {words}, at {at}")

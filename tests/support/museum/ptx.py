@@ -61,8 +61,8 @@ def kernel(parameters: str, *body: str, target: str = "sm_90a") -> str:
 
 
 def launch(text: str, args: list[Any], schedule: str, **options: Any) -> None:
-    """One block of 128 threads, unless told otherwise."""
-    defaults = {"grid": 1, "block": 128, "dynamic_smem_bytes": SMEM}
+    """One block of 128 threads, by the letter of the documents, unless told otherwise."""
+    defaults = {"grid": 1, "block": 128, "dynamic_smem_bytes": SMEM, "strict": True}
     run_ptx(text, args=args, schedule=schedule, seed=1, **defaults | options)
 
 

@@ -214,9 +214,10 @@ class Stop:
         core = self._cta.tensor_core
         if core is None:
             raise LaunchError("the block has not used tensor memory")
+        most = core.memory.columns
+        if not 0 <= column <= column + columns <= most:
+            raise LaunchError(f"columns {column} to {column + columns - 1}: there are {most}")
         words = core.memory.data[:, column : column + columns]
-        if column < 0 or words.shape[1] != columns:
-            raise LaunchError(f"columns {column} to {column + columns - 1}: there are 512")
         matrix: Matrix = np.ascontiguousarray(words).view(dtype)
         return matrix
 

@@ -21,6 +21,7 @@ from triton_ext.emulator.state.block import AsyncOperation, Cta
 from triton_ext.emulator.state.buffers import named
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT
+from triton_ext.hardware.architecture import generation
 from triton_ext.ptx.folding import Folder
 from triton_ext.ptx.known_bits import Bits
 from triton_ext.ptx.notes import Notes
@@ -35,9 +36,9 @@ class _Running(Folder):
 
     _resolve: Operands | None = None  # not before the text has been followed
 
-    def __init__(self, cta: Cta, kernel: Any, arch: int) -> None:
-        super().__init__(kernel)
-        self._resolve = Operands(kernel, arch, cta.launch.storage.symbols)
+    def __init__(self, cta: Cta, program: Any) -> None:
+        super().__init__(program.kernel)
+        self._resolve = Operands(program.kernel, program.target, cta.launch.storage.symbols)
         self.cta, self.lane = cta, slice(0, 1)
 
     def operand(self, text: str, width: int, at: Instruction | None = None) -> Bits:
@@ -122,10 +123,10 @@ class Trace(Observer):
         program = machine.program
         folder = self._folders.get(id(program))
         if folder is None:
-            folder = self._folders[id(program)] = _Running(cta, program.kernel, program.arch)
+            folder = self._folders[id(program)] = _Running(cta, program)
         first = int(lane_sets.indices(lanes)[0])
         folder.cta, folder.lane = cta, slice(first, first + 1)
-        notes = _Now(step.instruction, folder, program.arch)
+        notes = _Now(step.instruction, folder, generation(program.arch))
         if not notes.lines:
             return {}
         launch = cta.launch

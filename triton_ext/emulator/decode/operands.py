@@ -17,6 +17,7 @@ from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes, count
 from triton_ext.emulator.state.storage import Register, Symbol, file_width
 from triton_ext.emulator.state.types import DTYPES, bits_of
+from triton_ext.hardware.architecture import Target
 from triton_ext.ptx.parse import (
     INTEGER_LITERAL,
     Instruction,
@@ -44,7 +45,7 @@ class Operands:
 
     Args:
         kernel: the one whose instructions are decoded.
-        arch: 90 or 100.
+        target: what the kernel was compiled for.
         symbols: its variables in memory, by name and scope.
         aliases: names of inlined functions that stand for another register or variable: both
             with their scopes.
@@ -59,11 +60,11 @@ class Operands:
     def __init__(
         self,
         kernel: Kernel,
-        arch: int,
+        target: Target,
         symbols: dict[tuple[str, tuple[int, ...]], Symbol],
         aliases: Mapping[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...]]] | None = None,
     ) -> None:
-        self.kernel, self.arch, self.symbols = kernel, arch, symbols
+        self.kernel, self.target, self.symbols = kernel, target, symbols
         self.counts: dict[int, int] = {}
         self._named: dict[tuple[str, tuple[int, ...]], Register] = {}
         self._ranges: dict[tuple[str, tuple[int, ...]], tuple[int, int, int]] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from triton_ext.emulator.decode.decoder import Modifiers, Opcode, Opcodes
@@ -11,8 +13,10 @@ from triton_ext.emulator.decode.register_fences import check_fences
 from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction, WrongArchitecture
 from triton_ext.emulator.state.storage import Storage, Symbol
-from triton_ext.hardware.architecture import ARCHITECTURE_OF, architecture
-from triton_ext.ptx.parse import Instruction, Kernel, Module
+from triton_ext.hardware.architecture import Target
+from triton_ext.ptx.new_forms import new_form
+from triton_ext.ptx.parse import Instruction, Kernel, Module, Variable
+from triton_ext.ptx.targets import CLUSTER_DIRECTIVES, lacking, owners, refusal
 
 
 @dataclass(frozen=True)
@@ -21,15 +25,20 @@ class Program:
 
     Attributes:
         kernel: the entry, with the functions that it calls inlined.
-        arch: 90 or 100.
+        target: what it was compiled for.
         steps: the decoded instructions, in their order.
         storage: the registers and the memory that it declares.
     """
 
     kernel: Kernel
-    arch: int
+    target: Target
     steps: tuple[Step, ...]
     storage: Storage
+
+    @property
+    def arch(self) -> int:
+        """The compute capability, times ten."""
+        return self.target.number
 
     @property
     def parameters(self) -> list[Symbol]:
@@ -37,8 +46,43 @@ class Program:
         return [self.storage.symbols[name, ()] for name in self.kernel.parameters]
 
 
+_NAME = re.compile(r"(?<![\w$%])[A-Za-z_$][\w$]*")
+_DYNAMIC_ALIGNMENT = 16
+"""What dynamic shared memory is aligned to at least."""
+
+
 def _align(offset: int, alignment: int) -> int:
     return -(-offset // alignment) * alignment
+
+
+def _placed(kernel: Kernel, module: Module) -> Iterator[Variable]:
+    """The variables in the order in which ptxas lays them out (releases 12.9 and 13.4, seen).
+
+    The kernel's own shared variables come first, then those of the module that it names, and then
+    its own that nothing names. Those of the module that only other kernels name take no memory.
+    """
+    shared = {
+        variable.name
+        for variable in (*module.variables, *kernel.variables)
+        if variable.space == "shared" and variable.elements is not None
+    }
+    if not shared:
+        yield from (*module.variables, *kernel.variables)
+        return
+    named = {
+        name
+        for each in kernel.instructions
+        for operand in each.operands
+        for name in _NAME.findall(operand)
+        if name in shared
+    }
+
+    def idle(variable: Variable) -> bool:
+        return variable.name in shared and variable.name not in named
+
+    yield from (each for each in kernel.variables if not idle(each))
+    yield from (each for each in module.variables if not idle(each))
+    yield from (each for each in kernel.variables if idle(each))
 
 
 def _allocate(
@@ -49,7 +93,7 @@ def _allocate(
     used = {"param": 0, "shared": 0, "local": 0, "global": 0}
     dynamic = []
     own = set(kernel.parameters)
-    for variable in (*module.variables, *kernel.variables):
+    for variable in _placed(kernel, module):
         if variable.space == "reg":
             continue
         key = (variable.name, variable.scope)
@@ -67,10 +111,15 @@ def _allocate(
             at = _align(used[space], variable.alignment)
             symbols[key] = Symbol(space, variable.name, at, variable)
             used[space] = at + variable.bytes
-    for key, variable in dynamic:  # dynamic shared memory follows the static
+    # Dynamic shared memory follows the static, which is padded to its alignment; each of several
+    # names of it begins where its own alignment allows.
+    static, end = used["shared"], used["shared"]
+    for key, variable in dynamic:
         if variable.space == "shared":
-            at = _align(used["shared"], max(16, variable.alignment))
+            at = _align(static, max(_DYNAMIC_ALIGNMENT, variable.alignment))
             symbols[key] = Symbol("shared", variable.name, at, variable)
+            end = max(end, at)
+    used["shared"] = end
     for key, source in aliases.items():
         if source in symbols:  # else it is a register
             symbols[key] = symbols[source]
@@ -96,13 +145,16 @@ def decode(module: Module, name: str | None, opcodes: Opcodes) -> Program:
     inlined = inline_calls(module, chosen[0])
     kernel = inlined.kernel
     symbols, used = _allocate(kernel, module, inlined.aliases)
-    arch = architecture(module.target.split(",")[0])
-    operands = Operands(kernel, arch, symbols, inlined.aliases)
+    target = Target.parse(module.target.split(",")[0])
+    clustered = [name for name in CLUSTER_DIRECTIVES if name in kernel.directives]
+    if clustered and not target.meets("90"):
+        raise LaunchError(f".{clustered[0]}: clusters are of {owners(['90'])}, not of {target}")
+    operands = Operands(kernel, target, symbols, inlined.aliases)
     steps = tuple(_step(each, operands, opcodes) for each in kernel.instructions)
     storage = Storage(
         operands.counts, symbols, used["shared"], used["local"], used["param"], used["global"]
     )
-    return Program(kernel, arch, check_fences(kernel, steps), storage)
+    return Program(kernel, target, check_fences(kernel, steps), storage)
 
 
 def find(opcode: str, opcodes: Opcodes) -> Opcode | None:
@@ -114,16 +166,16 @@ def find(opcode: str, opcodes: Opcodes) -> Opcode | None:
 
 
 def _step(each: Instruction, operands: Operands, opcodes: Opcodes) -> Step:
+    row = lacking(operands.target, each.opcode, each.operands)
+    if row is not None:
+        raise WrongArchitecture(refusal(operands.target, row, each.opcode), each)
+    form = new_form(each.opcode, each.operands)
+    if form is not None and not form.executed:
+        what = form.what.replace("`", "")
+        raise UnsupportedInstruction(f"{what} (PTX ISA {form.version}): it is not modelled", each)
     found = find(each.opcode, opcodes)
     if found is None:
         raise UnsupportedInstruction("the emulator does not model this instruction", each)
-    arch = ARCHITECTURE_OF.get(each.opcode.partition(".")[0], operands.arch)
-    if arch != operands.arch:
-        raise WrongArchitecture(
-            f"{found.base} is of sm_{arch}a alone; this PTX is for sm_{operands.arch}: compile the"
-            f" kernel for sm_{arch}a",
-            each,
-        )
     operands.begin()
     modifiers = Modifiers(each, found.base)
     try:

@@ -16,6 +16,7 @@ from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.storage import Register
 from triton_ext.ptx.parse import Instruction
 
+_ORDERING = ("bar.", "barrier.", "fence", "membar", "atom", ".acquire")
 _MEETING = (".sync", ".aligned", "mbarrier.", "barrier.", "fence", "membar", "atom", ".acquire")
 
 
@@ -29,12 +30,14 @@ class Wait:
         resume: what the instruction does at the end of the wait.
         timeout: for instructions that may give up, such as ``mbarrier.try_wait``: called instead
             of `resume` when nothing in the machine can go on; the lanes go on, too.
+        again: they have not executed the instruction, and do so afterwards.
     """
 
     ready: Callable[[], bool]
     why: Callable[[], str]
     resume: Callable[[], None] = lambda: None
     timeout: Callable[[], None] | None = None
+    again: bool = False
 
 
 @dataclass
@@ -100,6 +103,16 @@ class Step:
     def meets(self) -> bool:
         """Whether the lanes of a warp meet here, or may order their accesses by it."""
         return any(part in self.instruction.opcode for part in _MEETING)
+
+    @functools.cached_property
+    def orders(self) -> bool:
+        """Whether it orders what the lanes of a warp have done before with what they do next.
+
+        ``elect.sync``, ``shfl.sync`` and their like do not, and a proxy fence is its thread's own
+        (PTX ISA, "bar.warp.sync", "fence.proxy").
+        """
+        opcode = self.instruction.opcode
+        return any(part in opcode for part in _ORDERING) and not opcode.startswith("fence.proxy")
 
     @functools.cached_property
     def copies(self) -> bool:

@@ -20,7 +20,7 @@ def allocated(ttgir: Path, arch: int) -> tuple[Buffer, ...]:
 
     Args:
         ttgir: the file in Triton's cache.
-        arch: 90 or 100.
+        arch: the compute capability, times ten.
     """
     from triton._C.libtriton import ir, nvidia, passes
 

@@ -31,7 +31,7 @@ from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.counting import Event
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.state.memory import GlobalMemory
-from triton_ext.hardware.architecture import MULTIPROCESSORS, SHARED_MEMORY_PER_BLOCK
+from triton_ext.hardware.architecture import compiled_for
 
 ALIGNMENT = 256
 """Bytes: of memory that ``cudaMalloc`` gives (CUDA C++ Programming Guide)."""
@@ -170,7 +170,7 @@ class _Runtime:
     def _cudaDeviceGetAttribute(self, value: int, attribute: int, device: int) -> None:
         if attribute != _SHARED_MEMORY_OPTIN:
             raise LaunchError(f"cudaDeviceGetAttribute({attribute}) is not modelled")
-        ctypes.c_int.from_address(value).value = SHARED_MEMORY_PER_BLOCK
+        ctypes.c_int.from_address(value).value = self._current().capability.shared_memory_per_block
 
     def _cuKernelGetAttribute(self, value: int, *_: Any) -> None:
         ctypes.c_int.from_address(value).value = 0  # static shared memory: the PTX says it
@@ -222,14 +222,14 @@ def _answers(current: Callable[[], Any]) -> Iterator[tuple[Any, str, Any]]:
         return done, {
             "COMPUTE_CAPABILITY_MAJOR": arch // 10,
             "COMPUTE_CAPABILITY_MINOR": arch % 10,
-            "MULTIPROCESSOR_COUNT": MULTIPROCESSORS[arch],
-            "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": SHARED_MEMORY_PER_BLOCK,
+            "MULTIPROCESSOR_COUNT": current().capability.multiprocessors,
+            "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": current().capability.shared_memory_per_block,
             "L2_CACHE_SIZE": 50 << 20,
         }[name]
 
     def clusters(function: Any, configuration: Any) -> tuple[Any, int]:
         (each,) = configuration.attrs
-        return done, max(1, MULTIPROCESSORS[current().arch] // each.value.clusterDim.x)
+        return done, max(1, current().capability.multiprocessors // each.value.clusterDim.x)
 
     def record(event: Any, *_: Any) -> tuple[Any]:
         event.record()
@@ -251,7 +251,7 @@ def _answers(current: Callable[[], Any]) -> Iterator[tuple[Any, str, Any]]:
         "cuStreamCreate": driver.CUstream(0), "cuLibraryLoadData": driver.CUlibrary(1),
         "cuLibraryEnumerateKernels": [driver.CUkernel(1)],
         "cuKernelGetFunction": driver.CUfunction(1),
-        "cuOccupancyAvailableDynamicSMemPerBlock": SHARED_MEMORY_PER_BLOCK,
+        "cuOccupancyAvailableDynamicSMemPerBlock": current().capability.shared_memory_per_block,
         "cuOccupancyMaxActiveBlocksPerMultiprocessor": 1,
     }  # fmt: skip
     calls |= {name: lambda *_, value=value: (done, value) for name, value in values.items()}
@@ -320,7 +320,7 @@ def cute_dsl(current: Callable[[], Any]) -> Iterator[None]:
         own = sorted(Path(home).glob("cu*/lib/libcute_dsl_runtime.so"))[-1:]
         libraries = os.pathsep.join(map(str, [built[1], *own]))
         environment = {
-            "CUTE_DSL_ARCH": f"sm_{current().arch}a", "CUTE_DSL_KEEP": "ptx",
+            "CUTE_DSL_ARCH": str(compiled_for(current().arch)), "CUTE_DSL_KEEP": "ptx",
             "CUTE_DSL_DUMP_DIR": str(folder), "CUTE_DSL_LINEINFO": "1", "CUTE_DSL_LIBS": libraries,
         }  # fmt: skip
         stack.enter_context(mock.patch.dict(os.environ, environment))

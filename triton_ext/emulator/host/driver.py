@@ -21,6 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from triton_ext.emulator.clients.breakpoints import Breakpoint, Breakpoints, Stop
+from triton_ext.emulator.clients.schedules.verdict import BrokenSchedule, Verdict
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import EmulationError, LaunchError
 from triton_ext.emulator.host import wrong_architecture
@@ -32,18 +33,19 @@ from triton_ext.emulator.host.devices import MAX_DEVICES, EmulatedGpus, compilin
 from triton_ext.emulator.host.moved_sources import as_loaded
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
+from triton_ext.emulator.host.scheduling import check_schedules, scheduled, start
+from triton_ext.emulator.host.warned import warn_of
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
 from triton_ext.emulator.schedule.observers import Observer, combined
-from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.buffers import named
+from triton_ext.emulator.state.leniencies import Taken
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
 from triton_ext.hardware.architecture import (
-    MULTIPROCESSORS,
-    SHARED_MEMORY_PER_BLOCK,
+    CAPABILITIES,
     WARP_THREADS,
-    Architecture,
-    architecture,
+    Capability,
+    target_number,
 )
 from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import DataType, OobFill, TensorMap, TensorSwizzle
@@ -71,8 +73,9 @@ class EmulatedGpu:
     """The GPU that `emulate` makes: its settings, and what ran on it so far.
 
     Attributes:
-        arch: 90 or 100.
-        schedule: "eager", "lazy" or "random": when asynchronous work is done.
+        arch: the compute capability, times ten: 90, 100, 120.
+        schedule: "eager", "lazy" or "random": when asynchronous work is done; or a witness's file.
+        schedules: "all": every schedule is judged, by the eager one.
         seed: the random schedule's.
         observer: told of what happens.
         idle: kernels are compiled, and counted, but do not run.
@@ -82,16 +85,21 @@ class EmulatedGpu:
         check_races: whether accesses to global memory must be ordered.
         check_empty: whether memory of ``torch.empty`` must have been written before it is read.
         check_views: whether a launch reaches of a tensor's storage its elements alone.
+        strict: whether what is undefined by the letter, and relied on, is a fault.
+        check_unread: whether what copies bring must be read before it is overwritten by another.
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
+        verdicts: what is known of all schedules, of each launch that was judged.
         said: whether it was said that they stand for time.
+        taken: what was undefined and run as hardware runs it, by the rule's name: see
+            `triton_ext.emulator.state.leniencies`.
         clock: predicts how long launches take, or None.
         device: its number, if there are several GPUs.
         peers: all of them, or None.
     """
 
-    arch: Architecture
-    schedule: str = "eager"
+    arch: int
+    schedule: str | Path = "eager"
     seed: int = 0
     observer: Observer | None = None
     idle: bool = False
@@ -101,9 +109,14 @@ class EmulatedGpu:
     check_races: bool = True
     check_empty: bool = False
     check_views: bool = True
+    strict: bool = False
+    check_unread: bool = False
+    schedules: str | None = None
     launches: int = 0
     steps: int = 0
+    verdicts: list[Verdict] = field(default_factory=list)
     said: bool = False
+    taken: dict[str, Taken] = field(default_factory=dict)
     clock: Clock | None = None
     device: int = 0
     peers: EmulatedGpus | None = field(default=None, repr=False)
@@ -131,6 +144,9 @@ class EmulatedGpu:
             cubin: what ptxas made of it, if that is known; for its time.
             ttgir: what the PTX was made of, for the names of its buffers.
             variables: where the module's variables are, if they outlive the launch.
+
+        Raises:
+            EmulationError: what the kernel does wrong; `BrokenSchedule`: in another schedule.
         """
         if self.peers is not None:
             self.peers.admit(self.device, memory)
@@ -147,6 +163,8 @@ class EmulatedGpu:
             check_layouts=self.check_layouts,
             check_races=self.check_races,
             check_empty=self.check_empty,
+            strict=self.strict,
+            check_unread=self.check_unread,
             variables=variables,
         )
         if self.peers is not None:
@@ -154,7 +172,8 @@ class EmulatedGpu:
         if ttgir is not None:
             launch = replace(launch, allocated=functools.partial(allocated, ttgir, program.arch))
         launch = replace(launch, binary=cubin)
-        schedule = Schedule(self.schedule, self.seed + self.launches)
+        number = self.launches
+        schedule = scheduled(self.schedule, self.seed + number, self.schedules, number)
         clients = [self.observer, self._breakpoints, self.clock]
         observer = combined([each for each in clients if each is not None])
         machine = Machine(program, launch, schedule, observer, self.limits)
@@ -163,12 +182,24 @@ class EmulatedGpu:
             if self.peers is not None:
                 self.peers.execute(self.device, machine)
             else:
-                execute(machine)
+                start(machine, every=self.schedules == "all", launches=number)
         except EmulationError as error:
             error.message = named(error.message, launch.buffers, launch.buffers_start)
             raise
         finally:
             self.steps += machine.steps
+            new = [each for name, each in machine.taken.items() if name not in self.taken]
+            self.taken |= {each.rule.name: each for each in new}
+            warn_of(new)
+        if machine.verdict is not None:
+            self.verdicts.append(machine.verdict)
+            if machine.verdict.witness is not None:
+                raise BrokenSchedule(machine.verdict)
+
+    @property
+    def capability(self) -> Capability:
+        """What it has."""
+        return CAPABILITIES[self.arch]
 
     def of_thread(self) -> EmulatedGpu:
         """The GPU that the calling thread launches on: this one."""
@@ -414,9 +445,9 @@ class _Utilities:
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {
-            "max_shared_mem": SHARED_MEMORY_PER_BLOCK,
+            "max_shared_mem": current_gpu().capability.shared_memory_per_block,
             "max_num_regs": 65536,
-            "multiprocessor_count": MULTIPROCESSORS[current_gpu().arch],
+            "multiprocessor_count": current_gpu().capability.multiprocessors,
             "warpSize": WARP_THREADS,
             "sm_clock_rate": 1_000_000,
             "mem_clock_rate": 1_000_000,
@@ -585,7 +616,7 @@ def emulated_gpus(
     Raises:
         LayoutError, LaunchError: see `emulate`.
     """
-    limits, arch = Limits(max_steps, timeout), architecture(arch)
+    limits, arch = Limits(max_steps, timeout), target_number(arch)
     schedule = settings.get("schedule", "eager")
     clock = None if time in (None, False) else clock_of(time, arch, values)
     if clock is not None and schedule != "eager":
@@ -596,7 +627,10 @@ def emulated_gpus(
         raise LaunchError(f"devices = {devices!r}: must be in [1, {MAX_DEVICES}]")
     if devices is not None and clock is not None:
         raise LaunchError("time is predicted of one GPU: leave devices= out")
-    Schedule(schedule, settings.get("seed", 0))
+    others = {"devices=": devices is not None, "time=": clock}
+    check_schedules(schedule, settings.get("schedules"), others)
+    if not isinstance(schedule, Path):
+        Schedule(schedule, settings.get("seed", 0))
     return [
         EmulatedGpu(arch, limits=limits, clock=clock, device=device, **settings)
         for device in range(devices or 1)
@@ -620,7 +654,8 @@ def emulate(
     arch: Any = "sm_100",
     *,
     devices: int | None = None,
-    schedule: str = "eager",
+    schedule: str | Path = "eager",
+    schedules: str | None = None,
     seed: int = 0,
     observer: Observer | None = None,
     cuda_on_host: bool = False,
@@ -632,6 +667,8 @@ def emulate(
     check_races: bool = True,
     check_empty: bool = False,
     check_views: bool = True,
+    strict: bool = False,
+    check_unread: bool = False,
     time: Any = None,
     values: bool = True,
 ) -> Iterator[Any]:
@@ -643,9 +680,13 @@ def emulate(
     with `devices` the `EmulatedGpus`.
 
     Args:
-        arch: "sm_90" or "sm_100".
+        arch: "sm_90", "sm_100" or another one of `triton_ext.hardware.architecture.CAPABILITIES`.
         devices: so many GPUs, that reach each other's memory: see `EmulatedGpus`. None for one.
-        schedule: when asynchronous work is done: "eager", "lazy" or "random".
+        schedule: when asynchronous work is done: "eager", "lazy" or "random"; or the path of a
+            file: the schedule of a witness, which one launch follows.
+        schedules: "all": run each launch once, and say what that tells of every schedule: see
+            `EmulatedGpu.verdicts`. One that breaks the kernel is raised (`BrokenSchedule`). Needs
+            the eager schedule, and one GPU.
         seed: the random schedule's.
         observer: told of what happens, such as a `Trace` or `Statistics`.
         cuda_on_host: let torch code that says ``device="cuda"`` work, on the host's memory.
@@ -660,27 +701,32 @@ def emulate(
             many programs read rows of padding, and drop the result.
         check_views: a launch reaches the elements of the tensors that it is given, and not what
             else is in their storage. Off for kernels that use the padding behind a view.
-        time: a GPU ("H200", "H100"; "B200" for sm_100; True for the first of them) or a
-            `triton_ext.timeline.gpus.Gpu`: predict what each launch would take there: see
-            `EmulatedGpu.timeline` and `EmulatedGpu.seconds`. Needs the eager schedule.
+        strict: what is undefined by the letter, and relied on by published kernels, is a fault, in
+            place of a warning: see `run_ptx`, too.
+        check_unread: what TMA brings must be read before another copy overwrites it: see there.
+        time: a GPU ("H200", "H100"; "B200" for sm_100; True for the first of them; there are none
+            of other architectures) or a `triton_ext.timeline.gpus.Gpu`: predict what each launch
+            would take there: see `EmulatedGpu.timeline` and `EmulatedGpu.seconds`. Needs the eager
+            schedule.
         values: False if time alone is asked for: of a kernel whose blocks do not talk to each
             other only those are run that are recorded, and the products of wgmma are left out;
             outputs are garbage then.
 
     Raises:
-        LayoutError: another architecture, or a GPU that is not known.
+        LayoutError: an architecture or a GPU that is not known.
         LaunchError: another schedule, or an illegal limit or buffer.
     """
     from triton_ext.emulator.host.torch_cuda import MarkedEmpty, Redirected, cuda_on_the_host
 
     end_quietly()
     gpus = emulated_gpus(
-        arch, devices=devices, schedule=schedule, seed=seed, observer=observer, idle=idle,
-        buffers=buffers, max_steps=max_steps, timeout=timeout, check_layouts=check_layouts,
-        check_races=check_races, check_empty=check_empty, check_views=check_views, time=time,
+        arch, devices=devices, schedule=schedule, schedules=schedules, seed=seed, observer=observer,
+        idle=idle, buffers=buffers, max_steps=max_steps, timeout=timeout,
+        check_layouts=check_layouts, check_races=check_races, check_empty=check_empty,
+        check_views=check_views, strict=strict, check_unread=check_unread, time=time,
         values=values,
     )  # fmt: skip
-    order = Schedule(schedule, seed)
+    order = Schedule("eager" if isinstance(schedule, Path) else schedule, seed)
 
     def modes() -> contextlib.ExitStack:
         """What each thread enters for itself."""

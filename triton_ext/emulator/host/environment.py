@@ -20,7 +20,7 @@ from typing import Any
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Schedule
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.architecture import Architecture, architecture
+from triton_ext.hardware.architecture import KNOWN, target_number
 from triton_ext.startup import EMULATE
 from triton_ext.tracebacks import show_faults, show_in_a_line
 
@@ -31,7 +31,7 @@ _NOTATION = re.compile(r"\s*(?P<arch>[\w.]+)\s*(?:\{(?P<options>[^{}]*)\})?\s*")
 class Emulation:
     """An emulated GPU, as the environment names it; the attributes are those of `emulate`."""
 
-    arch: Architecture
+    arch: int
     schedule: str = "eager"
     seed: int = 0
     max_steps: int = MAX_STEPS
@@ -40,6 +40,8 @@ class Emulation:
     check_races: bool = True
     check_empty: bool = False
     check_views: bool = True
+    strict: bool = False
+    check_unread: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Emulation:
@@ -50,12 +52,12 @@ class Emulation:
         """
         match = _NOTATION.fullmatch(text)
         if match is None:
-            rule = "must be sm_90 or sm_100, perhaps with options: sm_100{schedule=random seed=7}"
+            rule = "must be a GPU, perhaps with options: sm_100{schedule=random seed=7}"
             raise LayoutError(EMULATE, text, rule)
         try:
-            arch = architecture(match["arch"])
+            arch = target_number(match["arch"])
         except LayoutError:
-            raise LayoutError(EMULATE, text, "must name sm_90 or sm_100") from None
+            raise LayoutError(EMULATE, text, f"must name one of {KNOWN}") from None
         fields = {each.name: each for each in dataclasses.fields(cls) if each.name != "arch"}
         options: dict[str, Any] = {}
         for pair in (match["options"] or "").split():

@@ -18,6 +18,7 @@ Blackwell; another GPU or schedule is chosen by a parameter or on the command li
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -30,7 +31,11 @@ from triton_ext.tracebacks import trim
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("triton_ext", "the emulated GPU of triton_ext")
-    group.addoption("--emulate", default="sm_100", help="the GPU of the fixture emulated_gpu")
+    group.addoption(
+        "--emulate",
+        default="sm_100",
+        help="the GPU of the fixture emulated_gpu, such as sm_90 or sm_120",
+    )
     group.addoption(
         "--emulate-schedule", default="eager", choices=("eager", "lazy", "random"),
         help="when the emulated GPU does asynchronous work",
@@ -38,6 +43,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--emulate-seed", default=0, type=int, help="of the random schedule of the emulated GPU"
     )
+    group.addoption(
+        "--emulate-strict",
+        action="store_true",
+        help="what is undefined, and relied on by published kernels, is a fault",
+    )
+    group.addoption(
+        "--emulate-schedules", choices=("all",),
+        help="all: say of each launch whether every schedule is safe; a witness fails the test",
+    )  # fmt: skip
     group.addoption(
         "--emulate-max-steps", type=int, help="instructions after which a launch ends in an error"
     )
@@ -58,15 +72,22 @@ def emulated_gpu(request: pytest.FixtureRequest) -> Iterator[Any]:
     seed = config.getoption("--emulate-seed")
     max_steps = config.getoption("--emulate-max-steps") or MAX_STEPS
     timeout = config.getoption("--emulate-timeout")
+    schedules = config.getoption("--emulate-schedules")
     with emulate(
         arch,
         schedule=schedule,
+        schedules=schedules,
         seed=seed,
         cuda_on_host=True,
         max_steps=max_steps,
         timeout=timeout,
+        strict=config.getoption("--emulate-strict"),
     ) as gpu:
-        yield gpu
+        try:
+            yield gpu
+        finally:
+            for each in gpu.verdicts:
+                request.node.user_properties.append(("schedules", each.as_object()))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -87,7 +108,10 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """In a job of GitHub Actions, annotate the lines of the faults for which tests failed."""
+    """Say of how many launches every schedule is safe, and of which not, if that was asked for; in
+    a job of GitHub Actions, annotate the lines of the faults for which tests failed.
+    """
+    _tell_verdicts(terminalreporter)
     if not on_github():
         return
     reports = [each for kind in ("failed", "error") for each in terminalreporter.getreports(kind)]
@@ -95,6 +119,27 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for each in getattr(report, "findings", ()):
             terminalreporter.ensure_newline()
             terminalreporter.write_line(github_annotation(_finding(each)))
+
+
+def _tell_verdicts(terminalreporter: Any) -> None:
+    verdicts = [
+        (report.nodeid, verdict)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", None) == "teardown"
+        for name, verdict in report.user_properties
+        if name == "schedules"
+    ]
+    if not verdicts:
+        return
+    counts = Counter(verdict["outcome"] for _, verdict in verdicts)
+    terminalreporter.section("all schedules")
+    terminalreporter.write_line(", ".join(f"{n} {what}" for what, n in counts.most_common()))
+    for test, verdict in verdicts:
+        for reason in verdict["reasons"]:
+            where = f"{reason['place']}: " if reason["place"] else ""
+            text = f"{test}: {verdict['kernel']}: {verdict['outcome']}: {where}{reason['text']}"
+            terminalreporter.write_line(text)
 
 
 def _finding(given: dict[str, Any]) -> Finding:

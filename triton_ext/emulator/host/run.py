@@ -6,6 +6,7 @@ import math
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,21 @@ from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.reachable import tensor_memory
 from triton_ext.emulator.host.scalars import is_number, scalar_bytes
+from triton_ext.emulator.host.scheduling import scheduled, start
+from triton_ext.emulator.host.warned import warn_of
 from triton_ext.emulator.instructions import decode
-from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
+from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine
 from triton_ext.emulator.schedule.observers import Observer
-from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.block import Launch
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
 from triton_ext.emulator.state.storage import Storage
 from triton_ext.emulator.state.tensor_map_memory import encode
 from triton_ext.emulator.state.types import DTYPES
-from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import TensorMap
 from triton_ext.ptx.parse import Variable, parse_ptx
 
 MAX_THREADS = 1024
-MAX_CLUSTER = 16
 MAX_GRID = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
 MAX_BLOCK = (1024, 1024, 64)
 MAX_LOCAL = 512 << 10
@@ -201,6 +201,8 @@ def prepare(
     check_layouts: bool = True,
     check_races: bool = True,
     check_empty: bool = False,
+    strict: bool = False,
+    check_unread: bool = False,
     variables: Mapping[str, int] | None = None,
 ) -> Launch:
     """Check a launch, and lay out its parameters.
@@ -209,6 +211,7 @@ def prepare(
         names: what errors call the arguments.
         check_layouts, check_races: see `run_ptx`.
         check_empty: see `triton_ext.emulate`.
+        strict, check_unread: see `run_ptx`.
         variables: the addresses of the module's variables, which lie in `memory`; None to give them
             memory, with their initial values, for this launch alone.
 
@@ -231,8 +234,10 @@ def prepare(
     most = directives.get("maxntid")
     if most and threads > math.prod(most):
         raise LaunchError(f"block {block}: the kernel says .maxntid {most}")
-    if math.prod(cluster) > MAX_CLUSTER:
-        raise LaunchError(f"cluster {cluster}: a cluster has at most {MAX_CLUSTER} blocks")
+    capability = program.target.capability
+    if math.prod(cluster) > capability.cluster:
+        few = f"has at most {capability.cluster} blocks" if capability.cluster > 1 else "is none"
+        raise LaunchError(f"cluster {cluster}: on sm_{capability.number} a cluster {few}")
     if any(g % c for g, c in zip(grid, cluster, strict=True)):
         raise LaunchError(f"grid {grid} is not a multiple of the cluster {cluster}")
     for what, size, limit in (
@@ -245,11 +250,12 @@ def prepare(
     if (
         not isinstance(dynamic_smem_bytes, (int, np.integer))
         or dynamic_smem_bytes < 0
-        or dynamic_smem_bytes + storage.static_smem_bytes > SHARED_MEMORY_PER_BLOCK
+        or dynamic_smem_bytes + storage.static_smem_bytes > capability.shared_memory_per_block
     ):
         raise LaunchError(
             f"dynamic_smem_bytes = {dynamic_smem_bytes}: with the {storage.static_smem_bytes}"
-            f" static bytes it must be in [0, {SHARED_MEMORY_PER_BLOCK}]"
+            f" static bytes it must be in [0, {capability.shared_memory_per_block}] on"
+            f" sm_{capability.number}"
         )
     memory = memory or GlobalMemory()
     memory.released.clear()
@@ -257,7 +263,8 @@ def prepare(
     parameters = pack_arguments(program, args, memory, names)
     return Launch(
         storage, grid, cluster, block, dynamic_smem_bytes, parameters, addresses, memory,
-        check_layouts, check_races, check_empty, in_clusters,
+        check_layouts, check_races, check_empty, in_clusters, strict=strict,
+        check_unread=check_unread,
     )  # fmt: skip
 
 
@@ -298,18 +305,22 @@ def run_ptx(
     buffers: Sequence[Any] = (),
     cluster: Any = None,
     dynamic_smem_bytes: int = 0,
-    schedule: str = "eager",
+    schedule: str | Path = "eager",
     seed: int = 0,
     observer: Observer | None = None,
     max_steps: int = MAX_STEPS,
     timeout: float | None = None,
     check_layouts: bool = True,
     check_races: bool = True,
+    strict: bool = False,
+    check_unread: bool = False,
+    schedules: str | None = None,
 ) -> Machine:
     """Run a kernel of a PTX module on the emulated GPU, until all of its blocks are done.
 
     Args:
-        ptx: the text of the module, from any compiler; its ``.target`` must be sm_90 or sm_100.
+        ptx: the text of the module, from any compiler; its ``.target`` must be one of
+            `triton_ext.hardware.architecture.CAPABILITIES`, with a suffix where it needs one.
         kernel: the entry's name; None for the only one.
         grid, block, cluster: blocks, threads of a block, and blocks of a cluster: an int, or up to
             three. A cluster of None is the one that the kernel requires, or a single block.
@@ -321,7 +332,7 @@ def run_ptx(
         dynamic_smem_bytes: dynamic shared memory of a block.
         schedule: when asynchronous work is done: "eager" (as soon as it is issued), "lazy" (as
             late as the program allows) or "random" (at any legal moment). A correct kernel gives
-            the same bits under all.
+            the same bits under all. Or the path of a file: the schedule of a witness.
         seed: the random schedule's.
         observer: told of what happens, such as a `Trace` or `Statistics`.
         max_steps: instructions after which the launch ends in `LimitReached`, each for all threads
@@ -333,6 +344,13 @@ def run_ptx(
             as weights that lie swizzled in global memory and are copied without a swizzle.
         check_races: two accesses of a byte of global memory, of which one writes, must be ordered
             (`SynchronizationFault`): within a block by barriers, between blocks by flags.
+        strict: what is undefined by the letter, and relied on by published kernels, is a fault:
+            ``docs/reference/undefined.md`` lists it. Without it such a kernel is run as hardware
+            runs it, and `UndefinedBehaviour` warns of it once.
+        check_unread: what TMA and bulk copies bring into shared memory must be read before another
+            copy overwrites it (`UnreadCopy`). Off by default: kernels load more than they use.
+        schedules: "all": say of every schedule what this run tells: `verdict` of what is returned
+            is a `triton_ext.emulator.clients.schedules.verdict.Verdict`. Needs the eager schedule.
 
     Returns:
         The machine, as it stands at the end.
@@ -358,7 +376,12 @@ def run_ptx(
         dynamic_smem_bytes=dynamic_smem_bytes,
         check_layouts=check_layouts,
         check_races=check_races,
+        strict=strict,
+        check_unread=check_unread,
     )
-    machine = Machine(program, launch, Schedule(schedule, seed), observer, limits)
-    execute(machine)
+    machine = Machine(program, launch, scheduled(schedule, seed, schedules), observer, limits)
+    try:
+        start(machine, every=schedules == "all")
+    finally:
+        warn_of(machine.taken.values())
     return machine

@@ -20,8 +20,7 @@ from triton_ext.emulator.host.cuda_graphs import CUDAGraph, call, captured, grap
 from triton_ext.emulator.host.cute_dsl import as_on_device, cute_dsl
 from triton_ext.emulator.state.memory import EMPTY, host_bytes
 from triton_ext.hardware.architecture import (
-    MULTIPROCESSORS,
-    SHARED_MEMORY_PER_BLOCK,
+    CAPABILITIES,
     WARP_THREADS,
 )
 
@@ -139,18 +138,19 @@ class _Stream:
 
 
 def _properties(arch: int) -> SimpleNamespace:
+    has = CAPABILITIES[arch]
     return SimpleNamespace(
         name=f"emulated sm_{arch}",
         major=arch // 10,
         minor=arch % 10,
-        multi_processor_count=MULTIPROCESSORS[arch],
+        multi_processor_count=has.multiprocessors,
         warp_size=WARP_THREADS,
         total_memory=64 << 30,
-        shared_memory_per_block_optin=SHARED_MEMORY_PER_BLOCK,
+        shared_memory_per_block_optin=has.shared_memory_per_block,
         shared_memory_per_block=48 << 10,
-        shared_memory_per_multiprocessor=SHARED_MEMORY_PER_BLOCK + 1024,
+        shared_memory_per_multiprocessor=has.shared_memory_per_sm,
         regs_per_multiprocessor=1 << 16,
-        max_threads_per_multi_processor=2048,
+        max_threads_per_multi_processor=has.threads_per_sm,
         max_threads_per_block=1024,
         L2_cache_size=50 << 20,
     )

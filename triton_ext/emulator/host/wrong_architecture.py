@@ -1,6 +1,6 @@
 """Kernels whose operations are of another architecture than the one that is emulated.
 
-Triton's Gluon front end takes the operations of both; then LLVM aborts the process at one that the
+Triton's Gluon front end takes the operations of all; then LLVM aborts the process at one that the
 target lacks, or MLIR's verifier prints what only those who know the compiler understand. Here the
 module that the front end makes is looked at first.
 """
@@ -17,14 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from triton_ext.emulator.errors import WrongArchitecture
-from triton_ext.hardware.architecture import Architecture
+from triton_ext.hardware.architecture import Architecture, compiled_for
 from triton_ext.mlir.module import MlirModule
+from triton_ext.ptx.targets import owners
 
-_OPERATIONS: dict[Architecture, re.Pattern[str]] = {
-    90: re.compile(r"ttng\.warp_group_dot(_wait)?"),
-    100: re.compile(r"ttng\.(tmem_|tc_gen5_|clc_|async_tma_gather|async_tma_scatter)\w+"),
-}
-"""The operations that one of the two alone has."""
+_OPERATIONS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
+    (("90a",), re.compile(r"ttng\.warp_group_dot(_wait)?")),
+    (("100f", "110f"),
+     re.compile(r"ttng\.(tmem_|tc_gen5_|async_tma_gather|async_tma_scatter)\w+")),
+    (("100",), re.compile(r"ttng\.clc_\w+")),
+    (("90",), re.compile(r"ttng\.(async_tma_|tensormap_)\w+|ttng\.cluster_\w+")),
+)  # fmt: skip
+"""The operations that not every target has, and who has them, as `Target.meets` reads it."""
+_GENERATIONS: tuple[Architecture, ...] = (90, 100)
 _NAMES: dict[Architecture, re.Pattern[str]] = {
     90: re.compile(r"warpgroup_mma"),
     100: re.compile(r"tcgen05_|allocate_tensor_memory|TensorMemory|clc$"),
@@ -32,25 +37,24 @@ _NAMES: dict[Architecture, re.Pattern[str]] = {
 """What the operations are called in Gluon."""
 
 
-def _other(arch: int) -> Architecture:
-    return 100 if arch == 90 else 90
-
-
 def _check(module: Any, arch: int) -> None:
     """Raise WrongArchitecture if a module of Triton's front end has what `arch` lacks."""
-    other = _other(arch)
-    if not _OPERATIONS[other].search(str(module)):
+    target = compiled_for(arch)
+    lacking = [row for row in _OPERATIONS if not any(map(target.meets, row[0]))]
+    if not any(pattern.search(str(module)) for _, pattern in lacking):
         return
     for operation in MlirModule(str(module)).operations:
         for each in operation.walk():
-            if _OPERATIONS[other].fullmatch(each.name):
-                raise WrongArchitecture(_message(each.name, each.location, arch))
+            for needs, pattern in lacking:
+                if pattern.fullmatch(each.name):
+                    raise WrongArchitecture(_message(each.name, each.location, arch, needs))
 
 
-def _message(name: str, location: Any, arch: int) -> str:
-    right = f"sm_{_other(arch)}"
+def _message(name: str, location: Any, arch: int, needs: tuple[str, ...]) -> str:
+    right = f"sm_{needs[0].rstrip('af')}"
     text = (
-        f"{name} is an operation of {right}, and the kernel is compiled for sm_{arch}: use"
+        f"{name} is an operation of {right} ({owners(needs)}), and the kernel is compiled for"
+        f" sm_{arch}: use"
         f' emulate("{right}"), or on the command line --emulate (of compile: --target) {right}'
     )
     if location is None:
@@ -86,13 +90,13 @@ def refused() -> Iterator[None]:
         try:
             module = make(self, target, options, *rest)
         except RuntimeError:  # the verifier; if it accepts the other architecture, we know why
-            try:
-                module = _made_for(
-                    _other(target.arch), functools.partial(make, self), target, options, *rest[:-1]
-                )
-            except (RuntimeError, TritonError):  # the kernel is wrong for both
+            for other in _GENERATIONS:
                 module = ""
-            _check(module, target.arch)
+                with contextlib.suppress(RuntimeError, TritonError):  # wrong there, too
+                    module = _made_for(
+                        other, functools.partial(make, self), target, options, *rest[:-1]
+                    )
+                _check(module, target.arch)
             raise
         _check(module, target.arch)
         return module

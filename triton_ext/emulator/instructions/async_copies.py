@@ -221,6 +221,8 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             for agent in cta.agents(group).tolist():
                 barrier = find(cta, where, agent)
             if not counted:
+                if cta.machine.observer is not None:
+                    cta.machine.observer.counts(barrier, "pend", group)
                 barrier.expect_arrivals(lane_sets.count(group))
         copies = cta.thread_copies
         before = copies.issued
@@ -234,6 +236,8 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                     clock = clocks.of_event(own, copies.events[before], fenced=False)
                 barrier = find(cta, where)
                 barrier.note(ARRIVALS, lane_sets.count(group), at)
+                if cta.machine.observer is not None:
+                    cta.machine.observer.counts(barrier, "arrive", group)
                 barrier.arrive(lane_sets.count(group), clock)
 
         if agents.size:
@@ -312,7 +316,7 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 clock = clocks.of_event(own, event, fenced=False)
                 size = width * int(chosen.sum())
                 brings(cta, barrier_at, size, at)
-                signal(cta, barrier_at, size, clock)
+                signal(cta, barrier_at, size, clock, int(own[0]))
 
         cta.issue(lanes, None, perform)
 

@@ -55,7 +55,8 @@ def numbered_barrier(at: Instruction, modifiers: Modifiers, operands: Operands) 
                 raise BarrierFault(f"barrier {chosen}: {expected} threads are not whole warps")
         barrier = cta.barriers.get(chosen)
         if barrier is None:
-            barrier = cta.barriers[chosen] = NamedBarrier(chosen, cta.live, cta.cluster.clocks)
+            barrier = NamedBarrier(chosen, cta.live, cta.cluster.clocks, cta.exited)
+            cta.barriers[chosen] = barrier
         agents = cta.agents(lanes)
         if cta.machine.observer is not None:
             cta.machine.observer.arrives(cta, lanes, barrier, barrier.generation, False)

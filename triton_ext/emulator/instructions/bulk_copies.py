@@ -18,6 +18,7 @@ from triton_ext.emulator.errors import (
     UnsupportedInstruction,
 )
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.barriers import MBarrier
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import SYSTEM, Clock
 from triton_ext.emulator.state.in_flight import BulkCopy
@@ -43,13 +44,11 @@ from triton_ext.emulator.units.tma import (
     read_tensor_map,
     tensor_map_at,
 )
+from triton_ext.emulator.units.unawaited import check_unread
+from triton_ext.hardware.alignments import BULK_ADDRESS, BULK_SIZE
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx import forms
 from triton_ext.ptx.parse import Instruction, immediate
-
-BULK_ALIGNMENT = 16
-"""Alignment of addresses and sizes (PTX ISA, "cp.async.bulk")."""
-
 
 # ------------------------------------------------------------------ bulk groups
 
@@ -208,19 +207,21 @@ def _targets(cta: Cta, address: int, barrier: int, mask: int | None, pair: bool)
 
 def _copy_in(
     cta: Cta, lane: Lanes, targets: _Targets, size: int,
-    read: Callable[[Clock, By | None], Bytes], write: Callable[[int, Bytes, Clock, int], None]
+    read: Callable[[Clock, By | None], Bytes],
+    write: Callable[[int, Bytes, Clock, int, MBarrier], None]
 ) -> None:  # fmt: skip
     """Issue a copy into shared memory that signals mbarriers.
 
     Args:
         size: number of bytes that each barrier is told of.
         read: gives what is copied.
-        write: puts it at a shared address, as the agent of a unit.
+        write: puts it at a shared address, as the agent of a unit, for a barrier.
     """
     clocks = cta.cluster.clocks
     clock, instruction = clocks.snapshot(cta.agents(lane)), cta.instruction
     for barrier in targets.barriers:
         brings(cta, barrier, size, instruction)
+    unread = check_unread if cta.launch.check_unread else None
     alone = len(targets.barriers) == 1  # else no one waiter has seen that it was read
 
     def perform() -> None:
@@ -228,11 +229,15 @@ def _copy_in(
         values = read(clock, global_order.unit(cta, reader, clock, instruction, noted=alone))
         for address, barrier in zip(targets.addresses, targets.barriers, strict=True):
             unit = cta.tma_agent(barrier)
-            write(address, values, clock, unit)
+            told = find(cta, barrier, clock=clock)
+            if unread is not None:
+                unread(owner(cta, address).shared, address & OFFSET_MASK, size)
+            write(address, values, clock, unit, told)
             event = int(clocks.seen[unit, unit])
             cta.copied_in[unit] = event
-            find(cta, barrier, clock=clock)
-            signal(cta, barrier, size, clocks.of_event(unit, event))
+            signal(cta, barrier, size, clocks.of_event(unit, event), unit)
+            if unread is not None:
+                owner(cta, address).shared.unread[event] = instruction
 
     cta.issue(lane, None, perform)
 
@@ -368,8 +373,8 @@ def _load_box(cta: Cta, lane: Lanes, box: _Box, goals: _Targets) -> None:
         read_tensor_map(cta, box.map, by)
         return copy.read_global(cta, by)
 
-    def write(address: int, values: Bytes, clock: Clock, unit: int) -> None:
-        copy.write_shared(owner(cta, address), values, clock, unit, instruction)
+    def write(address: int, values: Bytes, clock: Clock, unit: int, barrier: MBarrier) -> None:
+        copy.write_shared(owner(cta, address), values, clock, unit, barrier, instruction)
 
     _copy_in(cta, lane, goals, copy.map.transaction_bytes, read, write)
 
@@ -430,11 +435,11 @@ def tensor_prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -
 
 def _check_bulk(size: int, **addresses: int) -> None:
     """PTX ISA, "cp.async.bulk": size and addresses are multiples of 16."""
-    for name, value in {"size": size, **addresses}.items():
-        if value % BULK_ALIGNMENT:
-            raise MemoryFault(
-                f"bulk copy: {name} {value:#x} must be a multiple of {BULK_ALIGNMENT}"
-            )
+    for rule, name, value in (
+        (BULK_SIZE, "", size), *((BULK_ADDRESS, name, value) for name, value in addresses.items())
+    ):  # fmt: skip
+        if wrong := rule.broken(value, name and f"{name} {value:#x}"):
+            raise MemoryFault(wrong)
 
 
 def _global_bytes(cta: Cta, address: int, size: int, by: By | None) -> Bytes:
@@ -498,7 +503,9 @@ def _bulk_in(
                     return _global_bytes(cta, where, size, by)
                 return cta.shared.bulk_read(where & OFFSET_MASK, size, clock, own, name="TMA")
 
-            def write(address: int, values: Bytes, clock: Clock, unit: int) -> None:
+            def write(
+                address: int, values: Bytes, clock: Clock, unit: int, barrier: MBarrier
+            ) -> None:
                 shared = owner(cta, address).shared
                 offset = address & OFFSET_MASK
                 if combine is not None:

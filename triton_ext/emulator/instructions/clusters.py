@@ -15,9 +15,10 @@ from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_WINDOW
 from triton_ext.emulator.units.mbarriers import OFFSET_MASK, brings, owner, shared_addresses, signal
+from triton_ext.hardware.alignments import RESPONSE
 from triton_ext.ptx.parse import Instruction
 
-RESPONSE_BYTES = 16
+RESPONSE_BYTES = RESPONSE.multiple
 _CANCELED = 1
 _UNDEFINED = 0xFFFFFFFF
 NOBODY = (1 << 32 - RANK_SHIFT) - 1
@@ -39,6 +40,9 @@ def cluster_arrive(at: Instruction, modifiers: Modifiers, operands: Operands) ->
         if not relaxed:
             clocks.release_arrivals(agents)
         clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
+        if relaxed:
+            why = "releases nothing: .release, or fence.acq_rel.cluster before it,"
+            clocks.withhold(agents, at, why)
         barrier = cta.cluster.barrier
         if cta.machine.observer is not None:
             cta.machine.observer.arrives(cta, lanes, barrier, barrier.generation, True)
@@ -125,10 +129,10 @@ def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
 
         def perform() -> None:
             for where, signals in zip(responses, barriers, strict=True):
-                if where % RESPONSE_BYTES:
-                    raise MemoryFault(f"response address {where:#x} is no multiple of 16")
+                if wrong := RESPONSE.broken(where):
+                    raise MemoryFault(wrong)
                 answer = np.zeros(4, np.uint32)
-                number = cta.machine.take_cluster()
+                number = cta.machine.take_cluster(cta.cluster)
                 if number is not None:
                     answer[0], answer[1:] = _CANCELED, cta.launch.blocks(number)[0]
                 ranks = range(len(cta.cluster.ctas)) if everywhere else [where >> RANK_SHIFT]
@@ -144,7 +148,7 @@ def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
                     # reads of what they hand on with the tile, is over for who has the answer.
                     np.maximum(done.seen, clock.seen, out=done.seen)
                     brings(cta, there, RESPONSE_BYTES, at)
-                    signal(cta, there, RESPONSE_BYTES, done)
+                    signal(cta, there, RESPONSE_BYTES, done, unit)
 
         cta.issue(lanes, None, perform)
 

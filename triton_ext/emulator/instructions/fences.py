@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.evidence import COMPILED
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import UnsupportedInstruction
+from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import CLUSTER
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_map_memory import check_alignment
 from triton_ext.emulator.units.memory_order import SCOPES
+from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.tensor_map import TENSOR_MAP_BYTES
 from triton_ext.ptx.parse import Instruction, immediate
 
@@ -60,13 +63,39 @@ def async_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
         agents = cta.agents(lanes)
         if not space:
             cta.cluster.clocks.global_proxy_fence(agents)
+        whole = isinstance(lanes, slice) and not (lanes.start | lanes.stop) % WARP_THREADS
+        before = None if whole else cta.cluster.clocks.fenced[agents, agents]
         cta.cluster.clocks.proxy_fence(agents)
+        if before is not None:
+            _leave_out(cta, lanes, before, at)
         if space != "shared::cta":
             # Triton lets barrier.cluster.arrive.relaxed follow it, with no other fence between,
             # and relies on the peer's tensor core to see what was stored before
             cta.cluster.clocks.fence(agents)
 
     return run
+
+
+def _leave_out(cta: Cta, lanes: Lanes, before: NDArray[np.int64], at: Instruction) -> None:
+    """Some lanes have executed a proxy fence: what others of their warps wrote is not fenced.
+
+    Nothing orders those writes with the fence, so they count as made after it.
+
+    Args:
+        before: of each warp, its last event that was fenced before.
+    """
+    clocks, threads = cta.cluster.clocks, lane_sets.indices(lanes)
+    for warp, fenced in zip(lane_sets.warps(lanes).tolist(), before.tolist(), strict=True):
+        agent, first = cta.first_agent + warp, warp * WARP_THREADS
+        living = cta.live[first : first + WARP_THREADS]
+        others = np.zeros(WARP_THREADS, np.bool_)
+        others[: len(living)] = living
+        others[threads[threads // WARP_THREADS == warp] - first] = False
+        after = max(fenced, int(clocks.joined[agent]))
+        if others.any() and clocks.seen[agent, agent] > after:
+            event = clocks.tick(np.array([agent]))
+            cta.shared.write_again(agent, after, others, event)
+            clocks.partial[agent] = event, at
 
 
 @instruction("fence.proxy.async::generic", evidence=COMPILED)

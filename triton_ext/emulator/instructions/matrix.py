@@ -1,7 +1,7 @@
 """Matrix instructions of single warps: ldmatrix, stmatrix, movmatrix, mma.sync.
 
 PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions". All warps of a fiber are done at
-once. Refused: sparse and block-scaled products, elements of 1 and 4 bits, the products of Volta
+once. Refused: sparse products, integers of 1 and 4 bits, the products of Volta
 (``m8n8k4`` of f16), and the ``wmma`` family.
 """
 
@@ -23,7 +23,9 @@ from triton_ext.emulator.decode.fragments import (
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import UnsupportedInstruction
+from triton_ext.emulator.instructions import warp_scales
 from triton_ext.emulator.instructions.moves import load_values, store_bytes
+from triton_ext.emulator.instructions.warp_scales import WarpScales
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
@@ -36,6 +38,7 @@ from triton_ext.emulator.units.matrix_product import (
     multiply_accumulate,
 )
 from triton_ext.emulator.units.operand_matrix import unpack_codes
+from triton_ext.emulator.units.scale_factors import E2M1_SHIFT, SCALES
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.register_fragments import (
     LDMATRIX_M16N16,
@@ -216,14 +219,19 @@ _PRODUCTS: dict[str, tuple[set[tuple[int, int, int]], set[str]]] = {
     "u8": ({(8, 8, 16), (16, 8, 16), (16, 8, 32)}, {"s32"}),
 }
 _MIXED = ({"e4m3", "e5m2"}, {"s8", "u8"})
-_SHAPES = {f"m{m}n{n}k{k}": (m, n, k) for shapes, _ in _PRODUCTS.values() for m, n, k in shapes}
+_F8F6F4 = ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1")
+"""The types of ``.kind::f8f6f4`` and ``mxf8f6f4``, in containers of 8 bits."""
+_SHAPES = {
+    f"m{m}n{n}k{k}": (m, n, k)
+    for m, n, k in [(16, 8, 64), *(each for shapes, _ in _PRODUCTS.values() for each in shapes)]
+}
 
 
 @instruction(
     "mma.sync",
     convergent=True,
     evidence=SILICON,
-    but="the rounding of random numbers, too",
+    but="the rounding of random numbers, too; `.kind` of sm_120: document",
 )
 def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``mma.sync``: D = A x B + C, each warp its own."""
@@ -235,19 +243,30 @@ def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     row, column = modifiers.flag("row"), modifiers.flag("col")
     saturate = modifiers.flag("satfinite")
     types = (*OPERAND_BITS, "f32", "s32")
+    kind, scaled = modifiers.starting("kind::"), modifiers.flag("block_scale")
     d_type, a_type, b_type, c_type = (modifiers.one_of(types) for _ in range(4))
-    shapes, accumulators = _PRODUCTS.get(a_type, (set(), set()))
-    mixed = any({a_type, b_type} <= pair for pair in _MIXED)
-    if (
-        (m, n, k) not in shapes
-        or d_type not in accumulators
-        or c_type != d_type
-        or (a_type != b_type and not mixed)
-        or not (row and column)
-        or (saturate and d_type != "s32")
-    ):
+    legal = row and column and c_type == d_type
+    scales = None
+    if scaled and kind in warp_scales.KINDS:
+        vector, scale_type = modifiers.starting("scale_vec::"), modifiers.one_of(SCALES)
+        scales = WarpScales.of(operands, at, kind, vector, scale_type)
+        few = _F8F6F4 if kind == "mxf8f6f4" else ("e2m1",)
+        legal &= warp_scales.KINDS[kind][0] == (m, n, k) and d_type == "f32" and not saturate
+        legal &= a_type in few and b_type in few
+    elif kind == "f8f6f4":
+        legal &= (m, n, k) == (16, 8, 32) and d_type in ("f16", "f32") and not saturate
+        legal &= a_type in _F8F6F4 and b_type in _F8F6F4
+    else:
+        shapes, accumulators = _PRODUCTS.get(a_type, (set(), set()))
+        mixed = any({a_type, b_type} <= pair for pair in _MIXED)
+        legal &= (m, n, k) in shapes and d_type in accumulators and not kind and not scaled
+        legal &= (a_type == b_type or mixed) and (d_type == "s32" or not saturate)
+    if not legal:
         raise UnsupportedInstruction("a product of these types and shape is not modelled", at)
-    a_bits, b_bits = OPERAND_BITS[a_type], OPERAND_BITS[b_type]
+    contained = "f8f6f4" in kind  # 4 and 6 bits are in containers of 8
+    a_bits, b_bits = (
+        max(8, OPERAND_BITS[each]) if contained else OPERAND_BITS[each] for each in (a_type, b_type)
+    )
     d_bits = int(d_type[1:])
     a_fragment = operand_fragment("a", m, k, a_bits)
     b_fragment = operand_fragment("b", n, k, b_bits)
@@ -266,15 +285,27 @@ def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def operand(
         cta: Cta, lanes: Lanes, registers: RegisterRows, fragment: Fragment, type_name: str
     ) -> NDArray[Any]:
-        codes = _CODE_TYPES[OPERAND_BITS[type_name]]
-        return decode_elements(to_matrices(fragment, registers.read(cta, lanes), codes), type_name)
+        words, bits = registers.read(cta, lanes), OPERAND_BITS[type_name]
+        if bits >= 8:
+            return decode_elements(to_matrices(fragment, words, _CODE_TYPES[bits]), type_name)
+        if not contained:
+            packed = np.ascontiguousarray(words).view(np.uint8)
+            words = unpack_codes(packed.reshape(len(words), -1), bits).view(np.uint64)
+        codes = to_matrices(fragment, words, np.uint8)
+        if contained and type_name == "e2m1":
+            codes = codes >> E2M1_SHIFT & 15
+        return decode_elements(codes & (1 << bits) - 1, type_name)
 
-    model = model_of(operands.arch, "mma", a_type, b_type)
+    model = model_of(operands.target.number, "mma", a_type, b_type)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         lane_sets.whole_warps(lanes)
         a = operand(cta, lanes, a_rows, a_fragment, a_type)
         b = operand(cta, lanes, b_rows, b_fragment, b_type)
+        if scales is not None:
+            a = a * np.repeat(scales.a.read(cta, lanes), k // scales.a.count, axis=2)
+            factors = np.repeat(scales.b.read(cta, lanes), k // scales.b.count, axis=2)
+            b = b * factors.swapaxes(1, 2)
         c = to_matrices(d_fragment, c_rows.read(cta, lanes), d_dtype)
         d = multiply_accumulate(a, b, c, d_type, saturate=saturate, model=model)
         d_rows.write(cta, lanes, to_registers(d_fragment, d, word_type))

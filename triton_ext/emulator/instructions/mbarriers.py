@@ -17,6 +17,7 @@ from triton_ext.emulator.state.barriers import ARRIVALS, BROUGHT, COUNT_LIMIT, E
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import REMOTE_SCOPE
 from triton_ext.emulator.state.memory import RANK_SHIFT
 from triton_ext.emulator.units.mbarriers import (
     Addresses,
@@ -50,6 +51,14 @@ def _numbers(read: Reader | None, cta: Cta, lanes: Lanes) -> NDArray[np.int64]:
     return lane_sets.each(read(cta, lanes), lanes).astype(np.int64)
 
 
+def _tell(cta: Cta, lanes: Lanes, lane: int, address: int, what: str) -> None:
+    """Tell the observer what one of the lanes does to an mbarrier."""
+    if cta.machine.observer is not None:
+        thread = int(lane_sets.indices(lanes)[lane])
+        barrier = find(cta, address)
+        cta.machine.observer.counts(barrier, what, slice(thread, thread + 1))
+
+
 @instruction("mbarrier.init", evidence=SILICON)
 def init(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form = modifiers.form(MbarrierOperation)
@@ -60,6 +69,7 @@ def init(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         agents = cta.agents_of_lanes(lanes)
         for lane, where in enumerate(address(cta, lanes)):
             initialise(cta, int(where), int(counts[lane]), int(agents[lane]))
+            _tell(cta, lanes, lane, int(where), "init")
         cta.machine.progress += 1
 
     return run
@@ -72,6 +82,8 @@ def inval(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> None:
         agents = cta.agents_of_lanes(lanes)
         for lane, where in enumerate(address(cta, lanes)):
+            find(cta, int(where), int(agents[lane]))
+            _tell(cta, lanes, lane, int(where), "inval")
             invalidate(cta, int(where), int(agents[lane]))
 
     return run
@@ -119,12 +131,18 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 for agent in agents.tolist():
                     arrives_from_afar(cta, where, agent, event)
             clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
-            if form.scope == "cta" and where >> RANK_SHIFT != cta.rank:
-                clock = clocks.empty()  # it releases nothing to the barrier's block
+            # .cta, the default, releases nothing to another block
+            narrow = form.scope != "cluster" and where >> RANK_SHIFT != cta.rank
+            if narrow and (relaxed or not cta.takes(REMOTE_SCOPE, group)):
+                clocks.withhold(agents, at, "releases at .cta scope: .release.cluster")
+                clock = clocks.empty()
             mine = numbers[chosen]
             counts = np.ones_like(mine) if expects else mine
+            observer = cta.machine.observer
             if expects:
                 barrier.note(EXPECTED, int(mine.sum()), at)
+                if observer is not None:
+                    observer.counts(barrier, "expect", group, mine)
                 barrier.expect_tx(int(mine.sum()))
             elif (mine < 1).any() or (mine > COUNT_LIMIT).any():
                 raise BarrierFault(f"a count of {int(mine.min())} must be in [1, {COUNT_LIMIT}]")
@@ -136,9 +154,10 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             if drops:
                 barrier.drop(int(counts.sum()))
             barrier.note(ARRIVALS, int(counts.sum()), at)
-            if cta.machine.observer is not None:
+            if observer is not None:
                 far = where >> RANK_SHIFT != cta.rank
-                cta.machine.observer.arrives(cta, group, barrier, barrier.phase, far)
+                observer.arrives(cta, group, barrier, barrier.phase, far)
+                observer.counts(barrier, "arrive", group, counts)
             states[chosen] = _arrive(barrier, counts, clock)
         write(cta, lanes, states)
         cta.machine.progress += 1
@@ -164,6 +183,9 @@ def transaction(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
         for where, group, chosen in by_address(address(cta, lanes), lanes):
             barrier = _found(cta, where, cta.agents(group))
             total = int(sizes[chosen].sum())
+            if cta.machine.observer is not None:
+                what = "expect" if expects else "complete"
+                cta.machine.observer.counts(barrier, what, group, sizes[chosen])
             if expects:
                 barrier.note(EXPECTED, total, at)
                 barrier.expect_tx(total)
@@ -259,6 +281,12 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         if not same.all():
             return Split([lane_sets.select(lanes, same), lane_sets.select(lanes, ~same)])
         barrier = _found(cta, where, cta.agents(lanes))
+
+        if at.line in cta.machine.failing:
+            if cta.machine.observer is not None:
+                cta.machine.observer.asks(cta, lanes, barrier, named)
+            write(cta, lanes, np.asarray(False))
+            return None
 
         def resume() -> None:
             acquire(cta, lanes, barrier, named)

@@ -324,6 +324,11 @@ def _blamed(fault: MemoryFault, cta: Cta, lanes: Lanes) -> MemoryFault:
 def peer(cta: Cta, rank: int) -> Cta:
     """The block of that rank in the cluster."""
     if not 0 <= rank < len(cta.cluster.ctas):
+        if rank << RANK_SHIFT >> WINDOW_SHIFT in WINDOWS:
+            raise MemoryFault(
+                "a generic address, where a shared one is due (cvta.to.shared, or the form"
+                " without .shared)"
+            )
         raise MemoryFault(
             f"a shared address of block {rank} of a cluster of {len(cta.cluster.ctas)}"
         )
@@ -385,7 +390,7 @@ def _access(
     texts = operands.vector(registers)
     if len(texts) != vector:
         raise UnsupportedInstruction(f"{len(texts)} registers for a vector of {vector}", at)
-    if vector * bits_of(type_name) > _VECTOR_BITS and (operands.arch < 100 or space != "global"):
+    if vector * bits_of(type_name) > _VECTOR_BITS and space != "global":
         raise UnsupportedInstruction(
             f"a vector of {vector * bits_of(type_name)} bits: at most {_VECTOR_BITS}, and 256 bits"
             " in global memory from sm_100 on",

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.evidence import KERNELS
 from triton_ext.emulator.decode.flow import Flow, handled, origins_of
-from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.operands import Operands, Writer
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import TensorMemoryFault, UninitializedRead, UnsupportedInstruction
 from triton_ext.emulator.instructions.moves import note_unwritten_load
@@ -29,14 +29,22 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.in_flight import Arrival
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import QUARTER
 from triton_ext.emulator.state.storage import Register
 from triton_ext.emulator.state.tensor_memory import Access, Cells, TensorMemory
 from triton_ext.emulator.state.tensor_memory_cells import AccessCells, access_cells
+from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
-from triton_ext.emulator.units.tensor_core import same_in_warp, tensor_core
+from triton_ext.emulator.units.floats import extreme
+from triton_ext.emulator.units.reductions import INTEGER
+from triton_ext.emulator.units.tensor_core import (
+    check_thread_sync,
+    same_in_warp,
+    tensor_core,
+)
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.hardware.tensor_memory import TMEM_COLUMNS, WARP_LANES, WARPGROUP_WARPS
+from triton_ext.hardware.tensor_memory import MOST_COLUMNS, WARP_LANES, WARPGROUP_WARPS
 from triton_ext.ptx.forms import Tcgen05Order, TensorMemoryAccess
 from triton_ext.ptx.parse import Instruction, immediate
 
@@ -49,9 +57,8 @@ def _decode(at: Instruction, modifiers: Modifiers) -> tuple[TensorMemoryAccess, 
     """The form of the instruction, and the cells that it names."""
     form = modifiers.form(TensorMemoryAccess)
     split = immediate(form.half_split) if form.half_split else None
-    if form.reduces or (form.half_split and split is None):
-        what = ".red" if form.reduces else "an immHalfSplitoff that is no number"
-        raise UnsupportedInstruction(f"{what} is not modelled", at)
+    if form.half_split and split is None:
+        raise UnsupportedInstruction("an immHalfSplitoff that is no number is not modelled", at)
     try:
         named = access_cells(form.shape, form.repeat, form.packs or form.unpacks, split)
     except LayoutError as error:
@@ -88,7 +95,8 @@ class _Place:
         base = same_in_warp(addresses, number, "the address of tensor memory")
         lane, column = base >> 16, base & 0xFFFF
         self.memory: TensorMemory = tensor_core(cta).memory
-        self._check(warps, lane, column, named, what)
+        lane = self._lanes(cta, lanes, warps, lane, what)
+        self._check(lane, column, named, what)
         self.agents = cta.agents(lanes)
         self.all_seen = cta.cluster.clocks.seen[self.agents]
         self.cells: Cells
@@ -104,29 +112,34 @@ class _Place:
             at, first = int(lane[0]), int(column[0])
             self.cells = (slice(at, at + WARP_LANES * number), slice(first, first + count))
             return
-        starts = lane * TMEM_COLUMNS + column
+        starts = lane * MOST_COLUMNS + column
         flat = named.offsets[:, None, :] + starts[None, :, None]
         self.each = [(flat[:, warp],) for warp in range(number)]
         self.together = True
         self.cells = (flat.reshape(count, -1),)
 
-    def _check(
-        self,
-        warps: NDArray[np.intp],
-        lane: NDArray[Any],
-        column: NDArray[Any],
-        named: AccessCells,
-        what: str,
-    ) -> None:
+    @staticmethod
+    def _lanes(
+        cta: Cta, lanes: Lanes, warps: NDArray[np.intp], lane: NDArray[Any], what: str
+    ) -> NDArray[Any]:
+        """The first lane of each warp, which must be in its quarter, from those that are named."""
         quarter = warps % WARPGROUP_WARPS
         wrong = lane // WARP_LANES != quarter
-        if wrong.any():
-            which = int(np.flatnonzero(wrong)[0])
-            first = int(quarter[which]) * WARP_LANES
-            raise TensorMemoryFault(
-                f"{what} at lane {int(lane[which])} by warp {int(warps[which])}, which may access"
-                f" lanes {first} to {first + WARP_LANES - 1} alone (its number modulo 4)"
-            )
+        if not wrong.any():
+            return lane
+        if (lane[wrong] < WARP_LANES).all() and cta.takes(QUARTER, lanes):
+            return np.where(wrong, lane + quarter * WARP_LANES, lane)
+        bad = wrong if cta.launch.strict else wrong & (lane >= WARP_LANES)
+        which = int(np.flatnonzero(bad)[0])
+        first = int(quarter[which]) * WARP_LANES
+        raise TensorMemoryFault(
+            f"{what} at lane {int(lane[which])} by warp {int(warps[which])}, which may access"
+            f" lanes {first} to {first + WARP_LANES - 1} alone (its number modulo 4)"
+        )
+
+    def _check(
+        self, lane: NDArray[Any], column: NDArray[Any], named: AccessCells, what: str
+    ) -> None:
         if not np.isin(lane % WARP_LANES, named.first_lanes).all():
             raise TensorMemoryFault(
                 f"{what} at lane {int(lane[0])}: with this shape the address must name lane"
@@ -134,6 +147,14 @@ class _Place:
             )
         for first in np.unique(column):
             self.memory.check_allocated(int(first), named.columns, what)
+
+    def check_thread_sync(self, cta: Cta, lanes: Lanes, what: str, *, writes: bool) -> None:
+        """See `triton_ext.emulator.units.tensor_core`."""
+        if cta.machine.fenced:
+            for agent, cells in zip(self.agents.tolist(), self.each, strict=True):
+                check_thread_sync(
+                    cta, lanes, agent, cells, f"{what} of tensor memory", writes=writes
+                )
 
     def swap(self, words: NDArray[Any]) -> NDArray[Any]:
         """Between (registers, threads) and the cells' own order."""
@@ -150,6 +171,30 @@ def _second(cells: Cells) -> Cells:
     return (cells[0] + 1,)
 
 
+def _reduction(form: TensorMemoryAccess, operands: Operands, at: Instruction) -> Writer:
+    """Writes the smallest or largest of a thread's words, (registers, threads), to redval."""
+    if form.repeat < 2 or form.shape not in ("32x32b", "16x32bx2"):
+        raise UnsupportedInstruction(".red is of shapes 32x32b and 16x32bx2, from .x2 on", at)
+    if (form.of_magnitudes or form.propagates_nan) and form.type != "f32":
+        raise UnsupportedInstruction(".abs and .NaN are of f32 alone", at)
+    write = operands.writer(form.reduced, form.type, at)
+    dtype, largest = DTYPES[form.type], form.reduction == "max"
+
+    def reduce(cta: Cta, lanes: Lanes, words: NDArray[Any]) -> None:
+        values = np.ascontiguousarray(words).view(dtype)
+        if form.type != "f32":
+            write(cta, lanes, INTEGER[form.reduction].reduce(values, axis=0))
+            return
+        if form.of_magnitudes:
+            values = np.abs(values)
+        found = values[0]
+        for each in values[1:]:
+            found = extreme(found, each, "f32", largest=largest, propagate=form.propagates_nan)
+        write(cta, lanes, found)
+
+    return reduce
+
+
 @instruction("tcgen05.ld", convergent=True, evidence=KERNELS, but="the rarer shapes: document")
 def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form, named = _decode(at, modifiers)
@@ -160,6 +205,9 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     name = "tcgen05.ld"
 
     targets = [operands.register(target, at) for target in form.registers]
+    reduced = _reduction(form, operands, at) if form.reduces else None
+    if reduced is not None:
+        touched |= {operands.register(form.reduced, at)}
     operands.written |= touched
     operands.flow = Flow(handled)
 
@@ -183,15 +231,20 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                     memory.load(shifted(cells), seen, name)
                 except UninitializedRead:
                     unwritten = True
+        place.check_thread_sync(cta, lanes, name, writes=False)
         if unwritten:
-            _follow_load(cta, lanes, place, both, targets)
+            origins = _follow_load(cta, lanes, place, both, targets)
+            if reduced is not None:
+                cta.undefined.put(operands.register(form.reduced, at), lanes, origins.max(axis=0))
         elif cta.undefined.registers:
-            cta.undefined.put_all(targets, lanes, None)
+            cta.undefined.put_all(touched, lanes, None)
         if place.together:
-            cta.files[key][index] = words_of(place, place.cells)
+            words = words_of(place, place.cells)
         else:
-            values = [words_of(place, cells) for cells in place.each]
-            cta.files[key][index] = np.concatenate(values, axis=1)
+            words = np.concatenate([words_of(place, cells) for cells in place.each], axis=1)
+        cta.files[key][index] = words
+        if reduced is not None:
+            reduced(cta, lanes, words)
         for warp, agent, cells in zip(warps, place.agents.tolist(), place.each, strict=True):
             parts = [cells, _second(cells)] if pack else [cells]
             for part in parts:
@@ -208,7 +261,7 @@ def _follow_load(
     place: _Place,
     both: Sequence[Callable[[Cells], Cells]],
     targets: Sequence[Register],
-) -> None:
+) -> Origins:
     """Registers get the origins of the cells that are loaded, some of which nothing wrote."""
     name, memory = "tcgen05.ld", place.memory
     origins: Origins = np.zeros((len(targets), lane_sets.count(lanes)), np.int64)
@@ -230,10 +283,11 @@ def _follow_load(
         origins = np.where(missing, mine, origins)
     for target, each in zip(targets, origins, strict=True):
         cta.undefined.put(target, lanes, each)
+    return origins
 
 
 def _unwritten_cell(number: int) -> str:
-    lane, column = divmod(number, TMEM_COLUMNS)
+    lane, column = divmod(number, MOST_COLUMNS)
     return f"tensor memory lane {lane}, column {column} is read by tcgen05.ld, and nothing wrote it"
 
 
@@ -258,6 +312,7 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         place = _Place(cta, lanes, named, address(cta, lanes), name)
         memory = place.memory
         words = cta.files[key][_index(rows, lanes)]
+        place.check_thread_sync(cta, lanes, name, writes=True)
         parts = [(_first, words & _LOW if unpack else words)]
         if unpack:
             parts.append((_second, words >> _HALF))

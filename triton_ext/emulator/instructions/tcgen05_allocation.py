@@ -19,6 +19,7 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_memory import TensorMemory
+from triton_ext.emulator.units.mbarriers import low_words
 from triton_ext.emulator.units.tensor_core import (
     blocks_of,
     same_in_warp,
@@ -32,10 +33,10 @@ from triton_ext.ptx.forms import TensorMemoryAllocation
 from triton_ext.ptx.parse import Instruction
 
 
-def _checked_columns(cta: Cta, columns: int, group: int) -> None:
+def _checked_columns(cta: Cta, columns: int, group: int, exclusive: bool) -> None:
     core = use_group(cta, group)
     try:
-        check_allocation(columns)
+        check_allocation(columns, exclusive=exclusive, capacity=core.memory.columns)
     except LayoutError as error:
         raise TensorMemoryFault(f"{columns} columns: {error.rule}") from None
     if core.memory.relinquished:
@@ -56,16 +57,17 @@ def _grant(cta: Cta, at: Instruction) -> None:
         return
     if len(set(pair.wanted.values())) > 1:
         raise TensorMemoryFault(
-            f"the two blocks of a pair allocate together, and ask for {pair.wanted} columns"
+            "the two blocks of a pair allocate together, and ask for different columns:"
+            f" {sorted(columns for columns, _ in pair.wanted.values())}, or one of them .exclusive"
         )
-    columns = next(iter(pair.wanted.values()))
+    columns, exclusive = next(iter(pair.wanted.values()))
     memories = [tensor_core(block).memory for block in blocks]
     taken = memories[0].allocated | memories[1].allocated
     first = TensorMemory.free_column(taken, columns)
     if first is None:
         return
     for block, memory in zip(blocks, memories, strict=True):
-        memory.allocate(first, columns, at)
+        memory.allocate(first, columns, at, exclusive=exclusive)
         pair.granted[block.rank] = first
     pair.wanted.clear()
     cta.machine.progress += 1
@@ -83,15 +85,16 @@ def allocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         if len(warps) > 1:
             return Split(_by_warp(lanes))
         columns = int(same_in_warp(number(cta, lanes), 1, "nCols")[0])
-        target = same_in_warp(address(cta, lanes), 1, "the address")
+        named = same_in_warp(address(cta, lanes), 1, "the address").astype(np.int64)
+        target = low_words(cta, lanes, space, named)
         one = slice(int(warps[0]) * WARP_THREADS, int(warps[0]) * WARP_THREADS + 1)
-        _checked_columns(cta, columns, group)
+        _checked_columns(cta, columns, group, form.exclusive)
         memory, pair = tensor_core(cta).memory, cta.cluster.pairs[cta.rank // 2]
 
         def finish(column: int) -> None:
             value = np.array([[column]], np.uint32).view(np.uint8)
             try:
-                store_bytes(cta, one, space, target.astype(np.int64), value)
+                store_bytes(cta, one, space, target, value)
             except EmulationError as error:
                 error.instruction, error.where = at, cta.describe(lanes)
                 raise
@@ -101,7 +104,7 @@ def allocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             def resume() -> None:
                 column = memory.free_column(memory.allocated, columns)
                 assert column is not None, "the wait was ready"
-                memory.allocate(column, columns, at)
+                memory.allocate(column, columns, at, exclusive=form.exclusive)
                 finish(column)
 
             return Wait(
@@ -113,7 +116,7 @@ def allocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             )
         if cta.rank in pair.wanted:
             raise TensorMemoryFault("two warps of a block allocate for the pair at the same time")
-        pair.wanted[cta.rank] = columns
+        pair.wanted[cta.rank] = columns, form.exclusive
         _grant(cta, at)
 
         def resume_pair() -> None:
@@ -148,7 +151,7 @@ def deallocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
         first = int(same_in_warp(address(cta, lanes), 1, "the address")[0])
         memory = use_group(cta, group).memory
         seen = cta.cluster.clocks.seen[cta.agents(lanes)[0]]
-        found = memory.find(first, columns)
+        found = memory.find(first, columns, exclusive=form.exclusive)
         if group == 1:
             memory.free(found, seen)
             cta.machine.progress += 1
@@ -179,11 +182,11 @@ def _free_both(cta: Cta, at: Instruction) -> None:
     named = {(first, columns) for first, columns, _ in pair.leaving.values()}
     if len(named) > 1:
         raise TensorMemoryFault(f"the two blocks of a pair free different allocations: {named}")
-    first, columns = named.pop()
+    first, _ = named.pop()
     seen = np.maximum(*(seen for _, _, seen in pair.leaving.values()))
     for block in blocks_of(cta, 2):
         memory = tensor_core(block).memory
-        memory.free(memory.find(first, columns), seen)
+        memory.free(memory.allocations[first], seen)
     pair.leaving.clear()
     pair.freed += 1
     cta.machine.progress += 1

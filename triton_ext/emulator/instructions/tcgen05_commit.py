@@ -22,6 +22,7 @@ from triton_ext.emulator.units.mbarriers import (
     OFFSET_MASK,
     arrives_from_afar,
     find,
+    low_words,
     shared_addresses,
 )
 from triton_ext.emulator.units.tensor_core import UNIT, issue_commit, tensor_core
@@ -44,7 +45,8 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
     def run(cta: Cta, lanes: Lanes) -> None:
         number = lane_sets.count(lanes)
-        targets = shared_addresses(cta, space, np.broadcast_to(address(cta, lanes), number))
+        named = np.broadcast_to(address(cta, lanes), number)
+        targets = shared_addresses(cta, space, low_words(cta, lanes, space, named))
         masks = lane_sets.numbers(mask(cta, lanes), lanes) if mask else [None] * number
         for thread, target, chosen in zip(
             lane_sets.indices(lanes).tolist(), targets.tolist(), masks, strict=True
@@ -87,10 +89,12 @@ def _arrival(
                 # Who knows, by any commit, that the same work or later work is done, knows of this.
                 arrival = arrives_from_afar(cta, address, unit, event)
                 arrival.released[unit] = event
+            barrier.signals[unit] = event, barrier.phase
             barrier.note(ARRIVALS, 1, at)
             if cta.machine.observer is not None:
                 rank = address >> RANK_SHIFT
                 cta.machine.observer.brings(cta, rank, barrier, barrier.phase)
+                cta.machine.observer.counts(barrier, "arrive")
             barrier.arrive(1, clock)
         cta.machine.progress += 1
 
@@ -106,7 +110,16 @@ def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Order tcgen05 work with what synchronizes threads.
 
     Barriers that release and acquire order it by themselves here: compiled kernels leave the fence
-    out (Triton always, CUTLASS at times). It matters to relaxed arrivals and waits, like ``fence``.
+    out (Triton always, CUTLASS at times). It matters to relaxed arrivals and waits, like ``fence``,
+    and to the rule `THREAD_SYNC`.
     """
     modifiers.form(Tcgen05Order)
-    return lambda cta, lanes: cta.cluster.clocks.fence(cta.agents(lanes))
+    after = at.opcode.endswith("after_thread_sync")
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        clocks, agents = cta.cluster.clocks, cta.agents(lanes)
+        clocks.fence(agents)
+        if after:
+            clocks.tensor.update((each, clocks.seen[each].copy()) for each in agents.tolist())
+
+    return run

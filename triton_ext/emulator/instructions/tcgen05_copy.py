@@ -18,7 +18,7 @@ from triton_ext.emulator.state.tensor_memory import Cells, stamp
 from triton_ext.emulator.state.tensor_memory_cells import copy_lanes
 from triton_ext.emulator.units.operand_matrix import (
     chunk_addresses,
-    decode_descriptor,
+    descriptor_of,
     unpack_codes,
 )
 from triton_ext.emulator.units.tensor_core import UNIT, blocks_of, issue, tensor_core
@@ -29,7 +29,6 @@ from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.ptx.forms import TensorMemoryCopy, TensorMemoryShift
 from triton_ext.ptx.parse import Instruction
 
-SM_100 = 100
 PACKED_BITS = 6
 """Bits of an element of ``.b6x16_p32``, the low ones of a byte of ``.b8x16`` (PTX ISA,
 "Decompression of 6-bit floating point to 8-bit type", its figures)."""
@@ -67,7 +66,7 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             raise TensorMemoryFault(
                 f"tcgen05.cp.{name} at lane {lane}: its rows would leave tensor memory"
             )
-        wanted = decode_descriptor(source, SM_100)
+        wanted = descriptor_of(cta, thread, source)
         offsets = chunk_addresses(wanted, shape.rows, shape.bits // 8, 8, "K")
         unit = cta.unit_agent(UNIT)
         cells: Cells = (lanes_written + lane, slice(column, column + shape.columns))

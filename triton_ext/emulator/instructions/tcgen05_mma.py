@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,27 +31,30 @@ from triton_ext.emulator.units.matrix_product import (
     decode_elements,
     multiply_accumulate,
 )
-from triton_ext.emulator.units.operand_matrix import decode_descriptor, read_operand
+from triton_ext.emulator.units.operand_matrix import descriptor_of, read_operand
+from triton_ext.emulator.units.provenance import Copied
+from triton_ext.emulator.units.scale_factors import E2M1_SHIFT, SCALES
 from triton_ext.emulator.units.tensor_core import (
     UNIT,
     blocks_of,
+    check_thread_sync,
     issue,
     tensor_core,
 )
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor
+from triton_ext.hardware.architecture import WARP_THREADS, Target
+from triton_ext.hardware.instruction_descriptor import KINDS, LONG_K, InstructionDescriptor
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
 from triton_ext.hardware.tensor_memory import COLUMN_BITS, TMEM_LANES
 from triton_ext.hardware.tensor_memory_scales import GROUPS, ScaleFactors, scale_vector
 from triton_ext.ptx.forms import Tcgen05Product
 from triton_ext.ptx.parse import Instruction, immediate
+from triton_ext.ptx.targets import owners
 
-SM_100 = 100
 MAX_SCALE_D = 15
-E2M1_SHIFT = 2
-"""A 4-bit element of A in tensor memory is in bits 2 to 5 of its byte; one of 6 bits is in the low
-bits (PTX ISA, "Packing format used for matrix A by .kind::mxf8f6f4 in Tensor Memory", its figures;
-Triton's test of an fp4 operand in tensor memory)."""
+ABSOLUTE_K_BYTES = 48
+"""The K, in bytes, with which a descriptor's leading dimension may be an address (PTX ISA,
+"Absolute address mode for K dimension being 48B")."""
 TRANSPOSED_BYTES_N = 16
 """N of one CTA where B is MN-major with elements of 8 bits (PTX ISA, "Various combinations of N
 shape with .cta_group qualifier for 8bit transpose B")."""
@@ -60,10 +62,6 @@ _SCALABLE = ("f16", "tf32")
 """Kinds with ``scale-input-d``."""
 _PACKED_KINDS = ("mxf4", "mxf4nvf4")
 """Kinds whose 4-bit elements fill memory without padding."""
-
-_UE8M0 = np.append(np.ldexp(1.0, np.arange(255) - 127), np.nan)
-_UE4M3 = (np.arange(256) & 127).astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
-_SCALE_TABLES = {"ue8m0": _UE8M0, "ue4m3": _UE4M3}
 
 
 @dataclass(frozen=True)
@@ -81,12 +79,15 @@ class _Plan:
 
 
 @lru_cache(1024)
-def _plan(value: int, kind: str, group: int, vector: str | None, *, stationary: bool) -> _Plan:
+def _plan(
+    value: int, kind: str, group: int, vector: str | None, target: Target, *, stationary: bool
+) -> _Plan:
     """Read and check an instruction descriptor (PTX ISA, "Instruction descriptor", "Valid
     Combinations of Type-Size, Major-ness and Swizzling").
 
     Args:
         vector: the modifier that says which elements share a scale factor; None without scales.
+        target: what the kernel was compiled for.
         stationary: ``.ws``.
 
     Raises:
@@ -98,7 +99,7 @@ def _plan(value: int, kind: str, group: int, vector: str | None, *, stationary: 
         path = data_path(found.m, group, stationary)
         factors = None
         if vector is not None:
-            count = scale_vector(kind, vector, found.scale_type)
+            count = scale_vector(kind, vector, found.scale_type, found.k)
             factors = (
                 ScaleFactors(count, found.scale_factor_a_id),
                 ScaleFactors(count, found.scale_factor_b_id),
@@ -109,9 +110,10 @@ def _plan(value: int, kind: str, group: int, vector: str | None, *, stationary: 
         raise DescriptorFault(
             f"instruction descriptor {value:#010x}: A is sparse (bit 2); the opcode has no .sp"
         )
-    if found.k != KINDS[kind].k[0]:
+    if found.k != KINDS[kind].usual_k and not target.meets(LONG_K[found.k]):
         raise DescriptorFault(
-            f"instruction descriptor {value:#010x}: K = {found.k} is for sm_103a alone"
+            f"instruction descriptor {value:#010x}: K = {found.k} of .kind::{kind} is of"
+            f" {owners([LONG_K[found.k]])}, and this PTX is for {target}"
         )
     for name, major, type_name in (
         ("A", found.a_major, found.a_type),
@@ -131,22 +133,24 @@ def _plan(value: int, kind: str, group: int, vector: str | None, *, stationary: 
     return _Plan(found, path, factors, kind in _PACKED_KINDS)
 
 
-def _collector(form: Tcgen05Product) -> tuple[str, str]:
-    """The collector buffer, and what is done with it."""
+def _collectors(form: Tcgen05Product) -> list[tuple[str, str]]:
+    """The collector buffers, and what is done with each."""
     default = "b0::discard" if form.weight_stationary else "a::discard"
-    buffer, _, use = (form.collectors or (default,))[0].partition("::")
-    return buffer, use
+    named = form.collectors or (default,)
+    return [(buffer, use) for buffer, _, use in (each.partition("::") for each in named)]
 
 
 def _check_modelled(at: Instruction, form: Tcgen05Product) -> None:
     stationary = form.weight_stationary
-    buffers = ("b0", "b1", "b2", "b3") if stationary else ("a",)
+    buffers = ("b0", "b1", "b2", "b3") if stationary else ("a", "b")
+    named = [buffer for buffer, _ in _collectors(form)]
     refused = {
         "a sparse product (.sp)": form.sparse,
         ".ashift": form.shifts_a,
         "A in tensor memory with .ws": form.a_in_tensor_memory and stationary,
         "the zero-column mask of .ws": form.zero_column_mask,
-        "the collector buffer": len(form.collectors) > 1 or _collector(form)[0] not in buffers,
+        "the collector buffer": not set(named) <= set(buffers)
+        or len(named) > (1 if stationary else len(set(named))),
     }
     for what, found in refused.items():
         if found:
@@ -194,7 +198,7 @@ def mma(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     scales = [operands.address(text, at) for text in (form.scale_a, form.scale_b) if text]
     masks = [operands.reader(text, "u32", at) for text in form.disable_output_lane]
     enable = operands.reader(form.enable_input_d, "pred", at)
-    vector = form.scale_vector if form.block_scale else None
+    vector, target = form.scale_vector if form.block_scale else None, operands.target
 
     def run(cta: Cta, lanes: Lanes) -> None:
         readers = [d, a, b, descriptor, *scales, enable, *masks]
@@ -206,13 +210,18 @@ def mma(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             scale_a, scale_b = values[4:6] if scales else (0, 0)
             accumulate, *disabled = values[4 + len(scales) :]
             plan = _plan(
-                idesc, form.kind, form.cta_group, vector, stationary=form.weight_stationary
+                idesc,
+                form.kind,
+                form.cta_group,
+                vector,
+                target,
+                stationary=form.weight_stationary,
             )
             operation = _Issue(
                 d_at, a_at, in_tensor_memory, b_at, plan, scale_a, scale_b, bool(accumulate),
                 tuple(disabled), scale_d,
             )  # fmt: skip
-            _Product(cta, form, operation).issue(int(thread))
+            _Product(cta, form, operation, int(thread)).issue()
 
     return run
 
@@ -224,11 +233,17 @@ def _columns_of(plan: _Plan) -> int:
     return found.k * (bits if plan.packed else max(8, bits)) // COLUMN_BITS
 
 
+def _k_bytes(plan: _Plan, type_name: str) -> int:
+    """Bytes of a row of A, or a column of B, in shared memory."""
+    bits = OPERAND_BITS[type_name]
+    return plan.descriptor.k * (bits if plan.packed else max(8, bits)) // 8
+
+
 class _Product:
     """One product: its checks at the issue, and its computation later."""
 
-    def __init__(self, cta: Cta, form: Tcgen05Product, operation: _Issue) -> None:
-        self.cta, self.form, self.operation = cta, form, operation
+    def __init__(self, cta: Cta, form: Tcgen05Product, operation: _Issue, thread: int) -> None:
+        self.cta, self.form, self.operation, self.thread = cta, form, operation, thread
         self.plan = plan = operation.plan
         self.found = found = plan.descriptor
         self.unit = cta.unit_agent(UNIT)
@@ -238,7 +253,9 @@ class _Product:
                 f"D at lane {self.d_lane}: with M = {found.m} it must be at lane"
                 f" {' or '.join(map(str, plan.path.first_lanes))}"
             )
-        self.b_descriptor = self._descriptor(operation.b, found.b_major, found.b_type, "B")
+        self.b_descriptor = self._descriptor(
+            operation.b, found.b_major, found.b_type, "B", _k_bytes(plan, found.b_type)
+        )
         self.a_descriptor: SmemDescriptor | None = None
         if operation.a_in_tensor_memory:
             if operation.a >> 16 != self.d_lane:
@@ -249,34 +266,64 @@ class _Product:
             if found.a_major != "K":
                 raise DescriptorFault("A in tensor memory is K-major; the descriptor says MN")
         else:
-            self.a_descriptor = self._descriptor(operation.a, found.a_major, found.a_type, "A")
+            self.a_descriptor = self._descriptor(
+                operation.a, found.a_major, found.a_type, "A", _k_bytes(plan, found.a_type)
+            )
 
-    @staticmethod
-    def _descriptor(value: int, major: str, type_name: str, name: str) -> SmemDescriptor:
+    def _descriptor(
+        self, value: int, major: str, type_name: str, name: str, k_bytes: int
+    ) -> SmemDescriptor:
         """The matrix descriptor, checked against PTX ISA, "Valid Combinations of Type-Size,
         Major-ness and Swizzling"."""
-        found = decode_descriptor(value, SM_100)
+        found = descriptor_of(self.cta, self.thread, value, absolute=k_bytes == ABSOLUTE_K_BYTES)
         if major == "MN" and (found.atomicity == 32) != (type_name == "tf32"):
             rule = "with" if type_name == "tf32" else "without"
             raise DescriptorFault(
                 f"operand {name} is {type_name} and MN-major: it is read {rule} the 128-byte"
                 " swizzle of 32-byte atomicity alone"
             )
+        width, usual = found.swizzle_byte_width, 32
+        if found.lbo_mode and (major != "K" or (width, found.base_offset) != (128, 0)):
+            raise DescriptorFault(
+                f"operand {name}: a leading dimension that is an address (bit 52) is for K-major"
+                " operands in the 128-byte swizzle, without a base offset"
+            )
+        if major == "K" and k_bytes > usual and width and not found.lbo_mode:
+            inside = found.start_address % width
+            if inside + k_bytes > width:
+                raise DescriptorFault(
+                    f"operand {name}: its K of {k_bytes} bytes begins {inside} bytes into a row of"
+                    f" the {width}-byte swizzle, and leaves it"
+                )
         return found
 
-    def issue(self, thread: int) -> None:
+    def issue(self) -> None:
         observer, found = self.cta.machine.observer, self.found
         if observer is not None:
             shape, in_memory = (found.m, found.n, found.k), self.a_descriptor is not None
-            observer.multiplies(self.cta, thread, shape, self.form.cta_group, in_memory)
-        issue(self.cta, thread, self.form.cta_group, self._perform)
+            observer.multiplies(self.cta, self.thread, shape, self.form.cta_group, in_memory)
+        if self.cta.machine.fenced:
+            self._check_thread_sync()
+        issue(self.cta, self.thread, self.form.cta_group, self._perform)
         self._use_collector(tensor_core(self.cta))
+
+    def _check_thread_sync(self) -> None:
+        """See `check_thread_sync`, of the cells of D."""
+        agent = self.cta.first_agent + self.thread // WARP_THREADS
+        cells = self.plan.path.cells(
+            self.d_lane, self.d_column, self.found.n // self.plan.path.parts
+        )
+        lanes, what = slice(self.thread, self.thread + 1), "tcgen05.mma into tensor memory"
+        check_thread_sync(self.cta, lanes, agent, cells, what, writes=True)
 
     def _use_collector(self, core: TensorCore) -> None:
         """Note what the collector buffer may hold; it never changes a product."""
-        buffer, use = _collector(self.form)
+        for buffer, use in _collectors(self.form):
+            self._use_buffer(core, buffer, use)
+
+    def _use_buffer(self, core: TensorCore, buffer: str, use: str) -> None:
         found, operation = self.found, self.operation
-        if self.form.weight_stationary:
+        if buffer != "a":
             key: object = (operation.b, found.b_type, found.b_major, found.n)
         else:
             key = (operation.a, operation.a_in_tensor_memory, found.a_type, found.a_major, found.m)
@@ -302,9 +349,10 @@ class _Product:
                 self._write(tensor_core(block).memory, cells, np.uint32(0))
             return
         b = self._operand_b(blocks, clock)
+        parts: list[Copied] = []
         for number, block in enumerate(blocks):
             memory = tensor_core(block).memory
-            a = self._operand_a(block, memory, clock)
+            a = self._operand_a(block, memory, clock, parts)
             b_here = b
             if path.parts > 1:
                 a = np.broadcast_to(a, (path.parts, path.rows, found.k))
@@ -321,11 +369,12 @@ class _Product:
     def _operand_b(self, blocks: list[Cta], clock: Clock) -> NDArray[Any]:
         """(k, n), of all blocks: each has its part of N."""
         found = self.found
+        parts: list[Copied] = []
         codes = [
             read_operand(
                 block.shared, self.b_descriptor, found.n // len(blocks), found.k, found.b_type,
                 found.b_major, clock, self.unit, packed=self.plan.packed,
-                name="tcgen05.mma, operand B,",
+                name="tcgen05.mma, operand B,", parts=parts,
             )
             for block in blocks
         ]  # fmt: skip
@@ -334,13 +383,16 @@ class _Product:
         )
         return -values.T if found.negate_b else values.T
 
-    def _operand_a(self, block: Cta, memory: TensorMemory, clock: Clock) -> NDArray[Any]:
+    def _operand_a(
+        self, block: Cta, memory: TensorMemory, clock: Clock, parts: list[Copied]
+    ) -> NDArray[Any]:
         """(rows, k), or (parts, rows, k): each part of the data path reads its own lanes."""
         found, path = self.found, self.plan.path
         if self.a_descriptor is not None:
             codes = read_operand(
                 block.shared, self.a_descriptor, path.rows, found.k, found.a_type, found.a_major,
                 clock, self.unit, packed=self.plan.packed, name="tcgen05.mma, operand A,",
+                parts=parts,
             )  # fmt: skip
         else:
             codes = self._a_in_tensor_memory(memory, clock)
@@ -389,23 +441,27 @@ class _Product:
             )
         first = address & 0xFFFF
         what = f"tcgen05.mma, as scale factors of {name},"
-        memory.check_allocated(first, factors.columns(rows), what)
-        lane, column = factors.cell(np.arange(rows))  # type: ignore[arg-type]
-        lanes = lane + TMEM_LANES // GROUPS * np.array(groups)[:, None]
-        cells: Cells = (lanes, np.broadcast_to(column + first, lanes.shape))
+        memory.check_allocated(first, factors.span(rows), what)
+        every: Any = np.arange(rows)
+        row_lane, row_column = factors.cell(every)
+        word = first + np.arange(factors.words) * factors.step(rows)
+        lanes = np.asarray(row_lane) + TMEM_LANES // GROUPS * np.array(groups)[:, None]
+        columns = np.asarray(row_column)[:, None] + word
+        lanes, columns = np.broadcast_arrays(lanes[..., None], columns)
+        cells: Cells = (lanes, columns)
         words = np.ascontiguousarray(memory.load(cells, clock.seen, what))
         event = self.cta.cluster.clocks.unit_event(self.unit)
         memory.note_load(cells, stamp(event, self.unit))
         wanted = slice(factors.first_byte, factors.first_byte + factors.count)
-        codes = words.view(np.uint8).reshape(len(groups), rows, 4)[..., wanted]
+        codes = words.view(np.uint8).reshape(len(groups), rows, -1)[..., wanted]
         if (codes != codes[0]).any():
             group, row, _ = (int(n) for n in np.argwhere(codes != codes[0])[0])
             raise TensorMemoryFault(
                 f"the scale factors of {name}, row {row}, differ between lanes"
-                f" {int(lanes[0, row])} and {int(lanes[group, row])}; each group of 32 lanes must"
-                " hold a copy"
+                f" {int(lanes[0, row, 0])} and {int(lanes[group, row, 0])}; each group of 32 lanes"
+                " must hold a copy"
             )
-        values: NDArray[np.float64] = _SCALE_TABLES[self.found.scale_type][codes[0]]
+        values: NDArray[np.float64] = SCALES[self.found.scale_type][codes[0]]
         return np.repeat(values, self.found.k // factors.count, axis=1)
 
     def _scales_b(

@@ -7,13 +7,14 @@ instruction merge. The one that is furthest behind goes first, so that they meet
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.decode.step import Jump, Park, Split, Step, Wait
+from triton_ext.emulator.decode.step import Jump, Outcome, Park, Split, Step, Wait
 from triton_ext.emulator.errors import (
     ConvergenceFault,
     EmulationError,
@@ -32,6 +33,9 @@ MANY_LAPS = 256
 """Rounds of a loop without a change of memory after which a fiber is taken to wait for others."""
 WATCHED_LAPS = 1024
 """Rounds after which its warps are watched: do they repeat themselves?"""
+TOLD_BLOCKS = 4
+"""How many blocks are told of, of those whose threads stand at one place for one reason."""
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
 COMPARED_LAPS = 16
 """How many states in a row are compared with an earlier one."""
 
@@ -69,9 +73,10 @@ class Fiber:
 
     def go_on(self, then: Callable[[], None]) -> None:
         """End a wait: do `then`, and go to the next instruction."""
+        again = self.wait is not None and self.wait.again
         self.wait = None
         then()
-        self.pc += 1
+        self.pc += not again
 
 
 @dataclass
@@ -83,6 +88,44 @@ class _Watch:
     state: int = 0
 
 
+@dataclass(frozen=True)
+class Standing:
+    """Threads that stand at one instruction, for one reason.
+
+    Attributes:
+        instruction: that one.
+        who: they, in words.
+        why: they do not go on.
+    """
+
+    instruction: Instruction
+    who: str
+    why: str
+
+
+def told(standing: Sequence[Standing]) -> list[str]:
+    """Who stands where, and why: a line each; but one of more than `TOLD_BLOCKS` that are alike, as
+    they differ in addresses alone.
+    """
+    alike: dict[tuple[int, str], list[Standing]] = {}
+    for each in standing:
+        key = each.instruction.line, _ADDRESS.sub("", each.why)
+        alike.setdefault(key, []).append(each)
+    lines = []
+    for several in alike.values():
+        at, whos = several[0].instruction, [each.who for each in several]
+        if len(whos) > TOLD_BLOCKS:
+            more = f"and {len(whos) - TOLD_BLOCKS} blocks more"
+            whos = ["; ".join([*whos[:TOLD_BLOCKS], more])]
+        source = f" [{at.source}]" if at.source else ""
+        whys = [each.why for each in several]
+        lines += [
+            f"{who} at PTX line {at.line}{source}: {why}"
+            for who, why in zip(whos, whys, strict=False)
+        ]
+    return lines
+
+
 class Fibers:
     """All fibers of one block.
 
@@ -92,6 +135,7 @@ class Fibers:
         choose: says which of several fibers runs next.
         complete: performs at once what lanes of a block have issued to asynchronous units.
         observer: told of everything that happens, or None.
+        held: says whether lanes must not execute an instruction yet; None: they never must not.
     """
 
     def __init__(
@@ -101,8 +145,9 @@ class Fibers:
         choose: Callable[[Sequence[Fiber]], Fiber],
         complete: Callable[[Cta, Lanes], None],
         observer: Observer | None,
+        held: Callable[[Cta, Step, Lanes], Wait | Split | None] | None = None,
     ) -> None:
-        self.cta, self.steps = cta, steps
+        self.cta, self.steps, self._held = cta, steps, held
         self._choose_among, self._complete, self._observer = choose, complete, observer
         self.fibers = [Fiber(0, slice(0, cta.threads))]
         self._active: Lanes | None = None  # the lanes that execute an instruction now
@@ -182,7 +227,7 @@ class Fibers:
 
     def _run_fiber(self, fiber: Fiber, stop: int, budget: int) -> int:
         """Run a fiber until it waits, splits or reaches `stop`; the number of instructions."""
-        steps, cta, observer = self.steps, self.cta, self._observer
+        steps, cta, observer, held = self.steps, self.cta, self._observer, self._held
         machine, pred, end = cta.machine, cta.files["pred"], len(self.steps)
         counts, clocks = machine.counts, cta.cluster.clocks
         undefined = cta.undefined.registers
@@ -200,7 +245,7 @@ class Fibers:
                 return done
             lanes = fiber.lanes
             if step.meets:
-                clocks.lanes_meet(cta.agents(lanes))
+                clocks.lanes_meet(cta.agents(lanes), step.orders)
             if cta.in_flight and not step.in_flight:
                 self._check_in_flight(step, lanes)
             if cta.arriving:
@@ -225,7 +270,9 @@ class Fibers:
             if observer is not None:
                 observer.instruction(cta, step, lanes)
             cta.instruction, self._active = step.instruction, lanes
-            outcome = step.run(cta, lanes)
+            outcome: Outcome = None if held is None else held(cta, step, lanes)
+            if outcome is None:
+                outcome = step.run(cta, lanes)
             self._active = None
             fiber.apart = False
             if outcome is None:
@@ -339,6 +386,9 @@ class Fibers:
     def _exit(self, fiber: Fiber) -> None:
         self.fibers.remove(fiber)
         cta = self.cta
+        clocks, agents = cta.cluster.clocks, cta.agents(fiber.lanes)
+        clocks.tick(agents)
+        cta.exited.absorb(clocks.snapshot(agents))
         cta.live[fiber.lanes] = False
         cta.finished = not cta.live.any()
         for other in self.fibers:
@@ -396,6 +446,7 @@ class Fibers:
                 else:
                     load.complete()
                     loads.remove(load)
+                    self.cta.unawaited.add(step.instruction)
             if used and not loads:
                 del arriving[warp]
 
@@ -447,8 +498,8 @@ class Fibers:
             for warp in lane_sets.warps(fiber.lanes).tolist()
         )
 
-    def stuck(self) -> list[tuple[Instruction, str]]:
-        """Where each fiber stands, and why it does not go on.
+    def stuck(self) -> list[Standing]:
+        """Where the threads stand, and why they do not go on.
 
         Raises:
             ConvergenceFault: threads stand at a convergent instruction, and the rest never comes.
@@ -456,19 +507,21 @@ class Fibers:
         self._check_parked()
         return self.standing()
 
-    def standing(self) -> list[tuple[Instruction, str]]:
-        """Where each fiber stands, and what it waits for."""
-        found = []
+    def standing(self) -> list[Standing]:
+        """Where the threads stand, and what they wait for: those together that do the same."""
+        found: dict[tuple[int, str], list[Fiber]] = {}
         for fiber in self.fibers:
-            at = self.steps[min(fiber.pc, len(self.steps) - 1)].instruction
             why = fiber.wait.why() if fiber.wait else "runs without end"
             if fiber.wait is None:
                 asked = {self._asked(int(warp)) for warp in lane_sets.warps(fiber.lanes)}
                 why += "".join(f"; it {each}" for each in sorted(asked - {""}))
-            source = f" [{at.source}]" if at.source else ""
-            where = f"{self.cta.describe(fiber.lanes)} at PTX line {at.line}{source}"
-            found.append((at, f"{where}: {why}"))
-        return found
+            found.setdefault((fiber.pc, why), []).append(fiber)
+        standing = []
+        for (pc, why), fibers in found.items():
+            threads = np.sort(np.concatenate([lane_sets.indices(each.lanes) for each in fibers]))
+            at = self.steps[min(pc, len(self.steps) - 1)].instruction
+            standing.append(Standing(at, self.cta.describe(lane_sets.pack(threads)), why))
+        return standing
 
     def _asked(self, warp: int) -> str:
         """What a warp has asked for in vain, in words; "" if nothing."""

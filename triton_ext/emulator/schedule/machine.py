@@ -8,11 +8,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from triton_ext.emulator.decode.garbage import without_values
 from triton_ext.emulator.decode.program import Program
+from triton_ext.emulator.decode.step import Split, Step, Wait
 from triton_ext.emulator.errors import (
     Deadlock,
     EmulationError,
@@ -21,18 +23,19 @@ from triton_ext.emulator.errors import (
     SynchronizationFault,
     UninitializedRead,
 )
-from triton_ext.emulator.schedule.fibers import MANY_LAPS, Fiber, Fibers
+from triton_ext.emulator.schedule.fibers import MANY_LAPS, Fiber, Fibers, told
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Launch
 from triton_ext.emulator.state.clocks import Foreign, merged
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import Taken
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.units.global_order import GlobalOrder
 from triton_ext.emulator.units.mbarriers import check_complete, check_others, mismatches
 from triton_ext.emulator.units.tensor_core import check_freed
-from triton_ext.emulator.units.tma import check_awaited
-from triton_ext.hardware.architecture import MULTIPROCESSORS
+from triton_ext.emulator.units.unawaited import check_awaited
+from triton_ext.hardware.architecture import Target
 
 QUANTUM = 4096
 """Instructions that a block runs before another one gets its turn."""
@@ -94,6 +97,22 @@ class Schedule:
     def due(self) -> bool:
         """Whether an operation that could be done now is done."""
         return self.name == "eager" or (self.name == "random" and self.random.random() < 0.3)
+
+    held: Callable[[Cta, Step, Lanes], Wait | Split | None] | None = None
+    """Says whether lanes must not execute an instruction yet; None: they never must not."""
+
+    def next_of(self, pending: Sequence[AsyncOperation]) -> int | None:
+        """Which of the operations is done next; None: none of them, yet."""
+        if self.name != "random":
+            return 0
+        first: dict[object, int] = {}
+        for number, operation in enumerate(pending):
+            first.setdefault(operation.queue or number, number)
+        return self.random.choice(list(first.values()))
+
+    def let_go(self) -> bool:
+        """Nothing else can go on: end what holds lanes or operations back, if anything does."""
+        return False
 
     def quantum(self) -> int:
         return self.random.randrange(1, 64) if self.name == "random" else QUANTUM
@@ -169,12 +188,13 @@ class Machine:
         schedule: the order in which all runs.
         observer: told of everything that happens, or None.
         limits: how long it may take.
-        steps, progress, multiprocessors, counts, values, tensor_maps, global_order: see
-            `triton_ext.emulator.state.block.Gpu`.
+        steps, progress, multiprocessors, counts, values, tensor_maps, taken, fenced, failing,
+            global_order: see `triton_ext.emulator.state.block.Gpu`.
         pending: asynchronous operations that are issued, and not done.
         on_cluster: called when a cluster is done.
         changes: of global memory, and of what is under way, that another GPU could wait for.
         quantum: instructions that a block runs at most before another one gets its turn.
+        verdict: what is known of all schedules, if that was asked for.
         learned: what its clusters that are done had seen of those of other launches.
         hopeless: whether what runs only polls, and repeats itself.
         vain: how often in a row global memory was polled, and held what it had held before.
@@ -191,6 +211,7 @@ class Machine:
     steps: int = 0
     progress: int = 0
     tensor_maps: dict[int, MadeTensorMap] = field(default_factory=dict)
+    taken: dict[str, Taken] = field(default_factory=dict)
     pending: deque[AsyncOperation] = field(default_factory=deque)
     on_cluster: Callable[[], None] = lambda: None
     values: bool = True
@@ -200,19 +221,28 @@ class Machine:
     hopeless: bool = False
     together: bool = False
     chosen: Sequence[int] | None = None
+    target: Target = field(init=False)
+    verdict: Any = None
+    failing: frozenset[int] = frozenset()
     multiprocessors: int = field(init=False)
+    fenced: bool = field(init=False)
     counts: list[int] = field(init=False)
     global_order: GlobalOrder | None = field(default=None, init=False)
     learned: Foreign = field(default_factory=dict, init=False)
     _waiting: Sequence[int] = field(default=range(0), init=False)
+    _shares: bool = field(default=False, init=False)
     _resident: list[_Resident] = field(default_factory=list, init=False)
     _polled: dict[tuple[object, ...], bytes] = field(default_factory=dict, init=False)
     _timed_out_at: int = field(default=-1, init=False)
     _rounds: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.multiprocessors = MULTIPROCESSORS[self.program.arch]
+        self.target = self.program.target
+        self.multiprocessors = self.target.capability.multiprocessors
         self.counts = [0] * len(self.program.steps)
+        self.fenced = any(
+            step.instruction.opcode.startswith("tcgen05.fence") for step in self.program.steps
+        )
         if self.launch.check_races and GlobalOrder.fits(self.launch):
             program = [step.instruction for step in self.program.steps]
             self.global_order = GlobalOrder(self.launch, program)
@@ -244,12 +274,20 @@ class Machine:
         resident = self._resident = []
         limit = max(1, self.multiprocessors // math.prod(self.launch.cluster))
         beside = min(limit, self.schedule.clusters)
+        self._shares = self.schedule.name == "random" and any(
+            step.instruction.opcode.startswith("clusterlaunchcontrol.try_cancel")
+            for step in self.program.steps
+        )
+        if self._shares:
+            beside = max(1, min(beside, len(self._waiting) // 2))
         idle_since, idle_progress, stuck = 0, -1, False
         watch, watched_since = Watch(), -1
         while self._waiting or resident:
             yield stuck
             stuck = False
-            while self._waiting and len(resident) < (limit if self.together else beside):
+            while len(self._waiting) > self._owed() and len(resident) < (
+                limit if self.together else beside
+            ):
                 resident.append(self._start())
             done = self._turn(resident)
             over = self.steps >= self.limits.max_steps or time.monotonic() > self._deadline
@@ -281,7 +319,7 @@ class Machine:
                 continue
             if done and self.steps - idle_since < 8 * QUANTUM:
                 continue
-            if self._complete_one():
+            if self._complete_one() or self.schedule.let_go():
                 continue
             if not done and self._time_out(resident):
                 continue
@@ -309,12 +347,29 @@ class Machine:
         blocks = [block for each in self._resident for block in each.blocks]
         return {(number, *state) for number, block in enumerate(blocks) for state in block.states()}
 
-    def take_cluster(self) -> int | None:
-        """Take the next cluster that has not started off the grid: its number, if there is one."""
+    def take_cluster(self, asking: Cluster | None = None) -> int | None:
+        """Take the next cluster that has not started off the grid: its number, if there is one.
+
+        Args:
+            asking: the one that takes its place. Under the random schedule it gets no second one
+                while that would leave another one that runs without any, so that what a block does
+                with its second tile is seen of as many as can have one.
+        """
         if not self._waiting:
             return None
+        if self._shares and asking is not None:
+            had = asking.taken > 0
+            if had and len(self._waiting) <= self._owed():
+                return None
+            asking.taken += 1
         number, self._waiting = self._waiting[0], self._waiting[1:]
         return number
+
+    def _owed(self) -> int:
+        """How many clusters that run have still to be given another one's place."""
+        if not self._shares:
+            return 0
+        return sum(not each.finished and not each.cluster.taken for each in self._resident)
 
     def _start(self) -> _Resident:
         number = self.take_cluster()
@@ -322,7 +377,10 @@ class Machine:
         self.changes += 1
         cluster = Cluster(self, number)
         choose, steps = self.schedule.choose, self.program.steps
-        blocks = [Fibers(cta, steps, choose, self._complete, self.observer) for cta in cluster.ctas]
+        held = self.schedule.held
+        blocks = [
+            Fibers(cta, steps, choose, self._complete, self.observer, held) for cta in cluster.ctas
+        ]
         return _Resident(cluster, blocks)
 
     def _turn(self, resident: list[_Resident]) -> int:
@@ -337,7 +395,8 @@ class Machine:
 
     def _finish(self, cluster: Cluster) -> None:
         while any(operation.cta.cluster is cluster for operation in self.pending):
-            self._complete_one()
+            if not self._complete_one():
+                self.schedule.let_go()
         for cta in cluster.ctas:
             for check in CHECKS_AT_EXIT:
                 check(cta)
@@ -354,13 +413,14 @@ class Machine:
         """Take an operation over; the eager schedule performs it at once."""
         self.pending.append(operation)
         self.changes += 1
+        if self.observer is not None:
+            self.observer.issues(operation)
         if self.schedule.name == "eager":
             self._complete_due()
 
     def _complete_due(self) -> int:
         done = 0
-        while self.pending and self.schedule.due():
-            self._complete_one()
+        while self.pending and self.schedule.due() and self._complete_one():
             done += 1
         return done
 
@@ -368,12 +428,9 @@ class Machine:
         """Perform one operation that its queue allows; whether there was one."""
         if not self.pending:
             return False
-        chosen = 0
-        if self.schedule.name == "random":
-            first: dict[object, int] = {}
-            for number, operation in enumerate(self.pending):
-                first.setdefault(operation.queue or number, number)
-            chosen = self.schedule.random.choice(list(first.values()))
+        chosen = self.schedule.next_of(self.pending)
+        if chosen is None:
+            return False
         self._perform(chosen)
         return True
 
@@ -391,6 +448,8 @@ class Machine:
     def _perform(self, number: int) -> None:
         operation = self.pending[number]
         del self.pending[number]
+        if self.observer is not None:
+            self.observer.performs(operation)
         try:
             operation.perform()
         except EmulationError as error:
@@ -427,14 +486,14 @@ class Machine:
         # those that wait at one at which nobody has come.
         stuck.sort(
             key=lambda found: (
-                not found[0].opcode.startswith("mbarrier"),
-                "nobody has come" not in found[1],
+                not found.instruction.opcode.startswith("mbarrier"),
+                "nobody has come" not in found.why,
             )
         )
         spinning = any(block.runnable for block in blocks)
         what = "no memory or barrier changes any more" if spinning else "no thread can go on"
-        lines = [line for _, line in stuck]
-        return Deadlock(f"{what}:\n  " + "\n  ".join(lines), stuck[0][0] if stuck else None)
+        first = stuck[0].instruction if stuck else None
+        return Deadlock(f"{what}:\n  " + "\n  ".join(told(stuck)), first)
 
     def _limit_reached(self, resident: list[_Resident]) -> LimitReached:
         limits, counts = self.limits, self.counts
@@ -452,9 +511,8 @@ class Machine:
             f"{count / total:4.0%}  {place} ({count} instructions)"
             for place, count in places.most_common(SHOWN_PLACES)
         ]
-        standing = [
-            line for each in resident for block in each.blocks for _, line in block.standing()
-        ]
+        blocks = [block for each in resident for block in each.blocks]
+        standing = told([found for block in blocks for found in block.standing()])
         more = len(standing) - SHOWN_PLACES
         tail = [f"and {more} more"] if more > 0 else []
         text = f"{what}, and the kernel has not ended; the time went to:\n  " + "\n  ".join(lines)

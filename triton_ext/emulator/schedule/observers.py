@@ -44,6 +44,12 @@ class Observer(AccessObserver):
     def waits(self, cta: Cta, step: Step, lanes: Lanes) -> None:
         """`lanes` cannot go on yet."""
 
+    def issues(self, operation: AsyncOperation) -> None:
+        """Lanes have issued an asynchronous operation."""
+
+    def performs(self, operation: AsyncOperation) -> None:
+        """An asynchronous operation is about to be done."""
+
     def completed(self, operation: AsyncOperation) -> None:
         """An asynchronous operation was done."""
 

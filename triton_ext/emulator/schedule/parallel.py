@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import EmulationError, MemoryFault
 from triton_ext.emulator.schedule.machine import Machine
+from triton_ext.emulator.state.leniencies import Taken
 from triton_ext.emulator.units.global_order import Kept
 
 WORTH_FORKING = 0.05
@@ -122,6 +123,7 @@ class _Answer:
     steps: int = 0
     error: EmulationError | None = None
     order: list[Kept] = field(default_factory=list)
+    taken: dict[str, Taken] = field(default_factory=dict)
 
 
 def _fork(machine: Machine, clusters: range, workers: int, progress: _Progress) -> bool:
@@ -150,6 +152,8 @@ def _fork(machine: Machine, clusters: range, workers: int, progress: _Progress) 
     if not complete:
         return False
     machine.steps += sum(answer.steps for answer in answers)
+    for answer in answers:
+        machine.taken = answer.taken | machine.taken
     for answer in answers:
         if answer.error is not None:
             raise answer.error
@@ -246,10 +250,10 @@ def _work(machine: Machine, clusters: range, writer: int) -> None:
     try:
         machine.run(clusters)
         kept = [] if order is None else order.answer()
-        answer = _Answer(True, machine.steps - before, order=kept)
+        answer = _Answer(True, machine.steps - before, order=kept, taken=machine.taken)
     except EmulationError as error:
         unknown = isinstance(error, MemoryFault) and may_find
-        answer = _Answer(not unknown, machine.steps - before, error)
+        answer = _Answer(not unknown, machine.steps - before, error, taken=machine.taken)
     finally:
         print(end="", flush=True)
         with os.fdopen(writer, "wb") as out:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +26,7 @@ class NamedBarrier:
         number: 0 to 15.
         live: (threads,): which threads of the block have not exited; kept up to date.
         clocks: the cluster's.
+        exited: what the threads that have exited had seen; kept up to date.
 
     Attributes:
         expected: threads, or None for all of the block.
@@ -30,8 +34,8 @@ class NamedBarrier:
         released: what the threads of the last generation had seen together.
     """
 
-    def __init__(self, number: int, live: NDArray[np.bool_], clocks: Clocks) -> None:
-        self.number, self._live, self._clocks = number, live, clocks
+    def __init__(self, number: int, live: NDArray[np.bool_], clocks: Clocks, exited: Clock) -> None:
+        self.number, self._live, self._clocks, self._exited = number, live, clocks, exited
         self.expected: int | None = None
         self.arrived = np.zeros(len(live), np.bool_)
         self.generation = 0
@@ -68,6 +72,8 @@ class NamedBarrier:
         if first and lane_sets.count(lanes) == everyone:  # all at once, as mostly
             self.generation += 1
             self.released = self._clocks.snapshot(agents)
+            if expected is None:
+                self.released.absorb(self._exited)
             return self.generation - 1
         self.arrived[lanes] = True
         self.clock.absorb(self._clocks.snapshot(agents))
@@ -100,6 +106,8 @@ class NamedBarrier:
                 )
             full = arrived == self.expected
         if full:
+            if self.expected is None:  # it has waited for those, too
+                self.clock.absorb(self._exited)
             self.generation += 1
             self.arrived[:] = False
             self.released, self.clock = self.clock, self._clocks.empty()
@@ -127,6 +135,7 @@ class ClusterBarrier:
     Args:
         live: for each block, (threads,): which threads have not exited; kept up to date.
         clocks: the cluster's.
+        exited: for each block, what the threads that have exited had seen; kept up to date.
 
     Attributes:
         owes_wait: for each block, which threads have arrived, and not waited since.
@@ -134,8 +143,10 @@ class ClusterBarrier:
         released: what the threads of the last generation had seen together.
     """
 
-    def __init__(self, live: list[NDArray[np.bool_]], clocks: Clocks) -> None:
-        self._live, self._clocks = live, clocks
+    def __init__(
+        self, live: Sequence[NDArray[np.bool_]], clocks: Clocks, exited: Sequence[Clock]
+    ) -> None:
+        self._live, self._clocks, self._exited = live, clocks, exited
         self.generation = 0
         self.arrived = [np.zeros(len(each), np.bool_) for each in live]
         self.owes_wait = [np.zeros(len(each), np.bool_) for each in live]
@@ -156,12 +167,18 @@ class ClusterBarrier:
         self.threads_left()
 
     def threads_left(self) -> None:
-        """Complete, if all threads that have not exited have arrived."""
+        """Complete, if all threads that have not exited have arrived.
+
+        An exit releases as an arrival does: the barrier waits for all threads that have not exited
+        (PTX ISA, "barrier.cluster"), and so it has waited for this one.
+        """
         pairs = list(zip(self._live, self.arrived, strict=True))
         if any((live & ~arrived).any() for live, arrived in pairs):
             return
         if not any(arrived.any() for arrived in self.arrived):
             return
+        for exited in self._exited:
+            self.clock.absorb(exited)
         self.generation += 1
         for arrived in self.arrived:
             arrived[:] = False
@@ -265,6 +282,8 @@ class MBarrier:
         tx: bytes that are expected and did not arrive yet; negative if they came first.
         phase: how many phases have completed.
         remote: the last arrival of each agent of another block.
+        signals: the last signal of each asynchronous unit: its event, and the phase.
+        brought: by the memory and the address of a box, the last phases in which it came.
         awaited: how many phases the threads of its block know to have completed, by a wait.
         name: how errors name it, with its address.
         made_by, made_at: the agent that initialised it, and its event.
@@ -282,6 +301,8 @@ class MBarrier:
         self.clock = clock
         self.released = clock.copy()
         self.remote: dict[int, RemoteArrival] = {}
+        self.signals: dict[int, tuple[int, int]] = {}
+        self.brought: dict[tuple[int, int], deque[int]] = {}
         self.awaited = 0
         self.name, self.made_by, self.made_at = name, made_by, made_at
         self.history = History()

@@ -29,6 +29,7 @@ from triton_ext.emulator.state.in_flight import (
     WarpProducts,
 )
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import Leniency, Taken
 from triton_ext.emulator.state.memory import (
     RANK_SHIFT,
     SHARED_BASE,
@@ -39,14 +40,14 @@ from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.storage import Register, Storage, Symbol, register_file
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.state.undefined import UndefinedRegisters, UnwrittenLoads
-from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.hardware.architecture import WARP_THREADS, Target
 from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
 from triton_ext.ptx.parse import Instruction
 
 Index = tuple[int, int, int]
 """(x, y, z) of a block in its grid, or their number along each axis."""
 
-TMA_CHANNELS = 8
+TMA_CHANNELS = 20
 UNITS = ("tensor core", *("tma" for _ in range(TMA_CHANNELS)))
 """The asynchronous units of a block: agents of their own. The TMA unit has several, so that who
 waits for one barrier has not seen what another one tracks. Each warp's own asynchronous copies
@@ -94,6 +95,8 @@ class Launch:
         history: a `triton_ext.emulator.units.history.History`, or None.
         allocated: gives what the kernel has allocated in shared and tensor memory, if known.
         binary: the cubin that ptxas made of it, if known.
+        strict: whether what `triton_ext.emulator.state.leniencies` lists is a fault.
+        check_unread: whether what copies bring must be read before another copy overwrites it.
     """
 
     storage: Storage
@@ -114,6 +117,8 @@ class Launch:
     history: Any = None
     allocated: Callable[[], Sequence[Buffer]] = tuple
     binary: bytes | None = None
+    strict: bool = False
+    check_unread: bool = False
 
     @functools.cached_property
     def buffers(self) -> Sequence[Buffer]:
@@ -207,6 +212,19 @@ class AccessObserver:
     def awaits(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, at: Instruction) -> None:
         """Lanes have waited for a phase of a barrier, at an instruction."""
 
+    def asks(self, cta: Cta, lanes: Lanes, barrier: Any, parity: int) -> None:
+        """Lanes ask for a phase of an mbarrier, and are told that it is not complete."""
+
+    def counts(self, barrier: Any, what: str, lanes: Lanes | None = None, numbers: Any = 1) -> None:
+        """An mbarrier is about to be changed.
+
+        Args:
+            what: "init", "inval", "arrive" (arrivals), "pend" (arrivals that the phase expects,
+                besides), "expect" or "complete" (bytes).
+            lanes: by whom; None: by the operation that is being performed.
+            numbers: of each lane, or together.
+        """
+
 
 class Gpu(Protocol):
     """The machine that runs a launch, as its blocks and their instructions see it.
@@ -216,10 +234,14 @@ class Gpu(Protocol):
         steps: instructions executed so far: the clock that a kernel can read.
         progress: to be increased with every change that another thread could wait for.
         changes: with every one of global memory, that another GPU could wait for.
+        target: what the kernel was compiled for.
         multiprocessors: their number.
         counts: how often each instruction of the program was executed.
         values: whether the products of wgmma are computed.
         tensor_maps: those that the kernel has made, by address.
+        taken: what was undefined and run as hardware runs it, by the rule's name.
+        fenced: whether the program has tcgen05.fence.
+        failing: the lines of ``mbarrier.try_wait`` that give up at once.
         global_order: a `triton_ext.emulator.units.global_order.GlobalOrder`, or None.
     """
 
@@ -228,10 +250,14 @@ class Gpu(Protocol):
     steps: int
     progress: int
     changes: int
+    target: Target
     multiprocessors: int
     counts: list[int]
     values: bool
     tensor_maps: dict[int, MadeTensorMap]
+    taken: dict[str, Taken]
+    fenced: bool
+    failing: frozenset[int]
 
     @property
     def observer(self) -> AccessObserver | None:
@@ -243,8 +269,9 @@ class Gpu(Protocol):
     def polled(self, cta: Cta, warp: int, address: int, value: bytes) -> None:
         """A warp has asked an address in global memory that others may write, or change."""
 
-    def take_cluster(self) -> int | None:
-        """Take the next cluster that has not started off the grid: its number, if there is one."""
+    def take_cluster(self, asking: Cluster | None = None) -> int | None:
+        """Take the next cluster that has not started off the grid: its number, if there is one; for
+        the one that asks."""
 
 
 @dataclass
@@ -278,6 +305,7 @@ class Cluster:
         released: what was released through flags in a block's shared memory, by its rank: see
             `triton_ext.emulator.units.memory_order`.
         unwritten_loads: what its threads have loaded from memory that nothing wrote.
+        taken: of how many clusters that had not started it has taken the place.
         pairs: allocations of tensor memory by pairs of blocks, by the rank of the first, halved.
     """
 
@@ -291,8 +319,10 @@ class Cluster:
         self.clocks = Clocks(agents, self.identity, known)
         self.unwritten_loads = UnwrittenLoads(machine.launch.threads)
         self.ctas = [Cta(self, index, rank) for rank, index in enumerate(indices)]
-        self.barrier = ClusterBarrier([cta.live for cta in self.ctas], self.clocks)
+        live, exited = zip(*((cta.live, cta.exited) for cta in self.ctas), strict=True)
+        self.barrier = ClusterBarrier(live, self.clocks, exited)
         self.released: dict[int, Clock] = {}
+        self.taken = 0
         self.pairs: defaultdict[int, PairAllocation] = defaultdict(PairAllocation)
 
     def agent_name(self, agent: int) -> str:
@@ -313,6 +343,7 @@ class Cta:
         thread_number, thread_index: (threads,): 0, 1, ...; and (x, y, z) of these arrays.
         first_agent, agents_each: its agents' numbers begin here, and are so many.
         live: (threads,): which threads have not exited; `finished`: none is left.
+        exited: what those had seen that have exited.
         files: the registers, by type: rows of threads.
         carry: (threads,): the carry flags of extended-precision arithmetic.
         shared, local: its memory.
@@ -321,6 +352,7 @@ class Cta:
         mbarriers: those in its shared memory that are initialised, by their offsets.
         in_flight: registers that asynchronous instructions still read or write, by warp.
         arriving: loads whose registers may be named at any time, by warp; that completes them.
+        unawaited: the instructions that have used what such a load was still to bring.
         products: each warp's products (wgmma).
         unfenced: the registers that each warp has written since its last wgmma.fence, and the PTX
             line that wrote them: see `triton_ext.emulator.decode.register_fences`.
@@ -350,6 +382,7 @@ class Cta:
             self.thread_number // (x * y),
         )
         self.live = np.ones(self.threads, np.bool_)
+        self.exited = cluster.clocks.empty()
         self.finished = False
         self.agents_each = agents_of_block(self.warps)
         self.first_agent = rank * self.agents_each
@@ -368,6 +401,7 @@ class Cta:
         self.mbarriers: dict[int, MBarrier] = {}
         self.in_flight: dict[int, set[Register]] = {}
         self.arriving: dict[int, list[Arrival]] = {}
+        self.unawaited: set[Instruction] = set()
         self.products: defaultdict[int, WarpProducts] = defaultdict(WarpProducts)
         self.unfenced: dict[int, dict[Register | str, str]] = {}
         self.bulk_groups: defaultdict[int, BulkGroups] = defaultdict(BulkGroups)
@@ -385,6 +419,20 @@ class Cta:
     ) -> None:
         """Hand work of the instruction that is being executed to an asynchronous unit."""
         self.machine.issue(AsyncOperation(queue, perform, self.instruction, self, lanes))
+
+    def takes(self, rule: Leniency, lanes: Lanes, instruction: Instruction | None = None) -> bool:
+        """Whether something undefined is run as hardware runs it: noted, unless strict.
+
+        Args:
+            lanes: those that do it.
+            instruction: theirs; by default, the one that is being executed.
+        """
+        if self.launch.strict:
+            return False
+        if rule.name not in self.machine.taken:
+            at = instruction or self.instruction
+            self.machine.taken[rule.name] = Taken(rule, at, self.describe(lanes))
+        return True
 
     def describe(self, lanes: Lanes) -> str:
         """``block (0, 0, 0), warps 0 to 3``."""
@@ -435,6 +483,11 @@ class Cta:
         """The agent of the TMA unit for the copies that a barrier tracks."""
         channel = self._channels.setdefault(barrier, len(self._channels) % TMA_CHANNELS)
         return self.unit_agent("tma") + channel
+
+    @property
+    def channels(self) -> int:
+        """The number of mbarriers that have tracked its copies."""
+        return len(self._channels)
 
     def warpgroup_agent(self, warp: int) -> int:
         """The agent of the asynchronous products of a warp's warpgroup."""

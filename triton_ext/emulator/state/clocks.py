@@ -9,11 +9,14 @@ Model" and "Proxies").
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from triton_ext.ptx.parse import Instruction
 
 Agents = NDArray[np.intp]
 Foreign = dict[int, NDArray[np.int64]]
@@ -34,6 +37,10 @@ def merged(one: Foreign, other: Foreign) -> Foreign:
 
 CLUSTER, WIDEST, SYSTEM = 2, 3, 4
 """Scopes: 1 is the block, 2 the cluster, 3 the GPU, 4 all of them."""
+
+
+_WITHHELD = 64
+"""How many arrivals that release nothing are remembered."""
 
 
 @dataclass(eq=False)
@@ -94,7 +101,13 @@ class Clocks:
         foreign: by agent, what it has seen of other clusters.
         proxied: see `Clock`.
         met: of each warp, the last event before its lanes met (``bar.warp.sync`` and its like).
+        joined: the last event before they met and were ordered by it.
+        tensor: of each agent, what it had seen at its last ``tcgen05.fence::after_thread_sync``.
+        partial: of each warp, the event and the instruction of its last proxy fence that some
+            of its lanes left out.
         arrivals: the last one of each agent at each mbarrier of another block.
+        withheld: what arrivals that release nothing, or too narrowly, would have released, with
+            the instruction and why: for errors.
     """
 
     def __init__(self, agents: int, number: int = 0, known: Foreign | None = None) -> None:
@@ -104,9 +117,13 @@ class Clocks:
         self.fenced = np.zeros((agents, agents), np.int64)
         self.events = 0
         self.met: NDArray[np.int64] = np.zeros(agents, np.int64)
+        self.joined: NDArray[np.int64] = np.zeros(agents, np.int64)
+        self.tensor: dict[int, NDArray[np.int64]] = {}
+        self.partial: dict[int, tuple[int, Instruction]] = {}
         self.foreign: dict[int, Foreign] = dict.fromkeys(range(agents), known) if known else {}
         self.proxied: dict[int, Foreign] = dict(self.foreign)
         self.arrivals: dict[tuple[int, int], RemoteArrival] = {}
+        self.withheld: deque[tuple[NDArray[np.int64], Instruction, str]] = deque(maxlen=_WITHHELD)
         self._published: dict[int, dict[int, Clock]] = {}
         self._observed: dict[int, dict[int, Clock]] = {}
 
@@ -116,9 +133,15 @@ class Clocks:
         self.seen[agents, agents] = self.events
         return self.events
 
-    def lanes_meet(self, agents: Agents) -> None:
-        """The lanes of these warps are in step: what one of them has done, the others see."""
+    def lanes_meet(self, agents: Agents, ordered: bool) -> None:
+        """The lanes of these warps are in step: what one of them has done, the others see.
+
+        Args:
+            ordered: by an instruction that orders it, too.
+        """
         self.met[agents] = self.events
+        if ordered:
+            self.joined[agents] = self.events
 
     def unit_event(self, agent: int) -> int:
         """A new event of an asynchronous unit, whose proxy needs no fence to see it; its number."""
@@ -214,6 +237,33 @@ class Clocks:
             for arrival in self.arrivals.values():
                 if self.seen[agent, arrival.agent] >= arrival.event:
                     arrival.released.setdefault(agent, event)
+
+    def withhold(self, agents: Agents, at: Instruction, why: str) -> None:
+        """An arrival of `agents` does not release what they have seen.
+
+        Args:
+            why: what is wrong with it, and what would be right.
+        """
+        self.withheld.append((self.snapshot(agents).seen, at, why))
+
+    def culprit(self, agent: int, event: int) -> str:
+        """The last arrival that would have released an event of an agent, in words; or ""."""
+        for seen, at, why in reversed(self.withheld):
+            if seen[agent] >= event:
+                where = at.source or f"PTX line {at.line}"
+                return f"; {at.opcode} at {where} {why} is missing"
+        return ""
+
+    def left_out(self, agent: int, event: int) -> str:
+        """The proxy fence that some lanes of a warp left out, in words; "" if that is not why."""
+        last, at = self.partial.get(agent, (-1, None))
+        if at is None or event != last:
+            return ""
+        where = at.source or f"PTX line {at.line}"
+        return (
+            f"; some lanes of the warp alone execute the one at {where}, before the warp meets:"
+            " each lane that writes must execute it, or one of them after a barrier"
+        )
 
     # ------------------------------------------------- fences with relaxed accesses
     # PTX ISA, "Release and Acquire Patterns": a fence before a relaxed arrival releases what was

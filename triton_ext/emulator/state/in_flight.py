@@ -162,12 +162,15 @@ class TensorCore:
         memory: the block's tensor memory.
         group: their ``cta_group``; 0 before the first.
         done: for each thread, the last event of the operations that it issued.
+        issued: the last event of each operation, and the warp that issued it, as an agent; kept if
+            the program has tcgen05.fence.
         collectors: what each collector buffer holds: which operand of which instruction.
     """
 
     memory: TensorMemory
     group: int = 0
     done: dict[int, int] = field(default_factory=dict)
+    issued: list[tuple[int, int]] = field(default_factory=list)
     collectors: dict[str, object] = field(default_factory=dict)
 
 
@@ -176,14 +179,14 @@ class PairAllocation:
     """What the two blocks of a pair have asked of their tensor memories together, by rank.
 
     Attributes:
-        wanted: columns that a tcgen05.alloc waits for.
+        wanted: columns that a tcgen05.alloc waits for, and whether it is exclusive.
         granted: the column that it got.
         leaving: (address, columns, what its warp has seen) of a tcgen05.dealloc that waits.
         freed: how many tcgen05.dealloc the pair has done.
         allocated: the warp that allocated last, as an agent, and its event.
     """
 
-    wanted: dict[int, int] = field(default_factory=dict)
+    wanted: dict[int, tuple[int, bool]] = field(default_factory=dict)
     granted: dict[int, int] = field(default_factory=dict)
     leaving: dict[int, tuple[int, int, NDArray[np.int64]]] = field(default_factory=dict)
     freed: int = 0

@@ -33,6 +33,8 @@ LOCAL_WINDOW = 2 << WINDOW_SHIFT
 PARAM_WINDOW = 3 << WINDOW_SHIFT
 WINDOWS = {1: "shared", 2: "local", 3: "param"}
 RANK_SHIFT = CTA_ADDRESS_BITS
+_MOST_BLOCKS = 16
+"""Blocks of a cluster, at most."""
 SHARED_BASE = 1024
 """The first dynamic shared byte: the system keeps 1 KiB of each block (sm_90 and later)."""
 
@@ -323,6 +325,8 @@ class GlobalMemory:
             if found.padded(address):
                 text += ", and in the tensor of which that is a view (if this is meant:"
                 text += " check_views=False)"
+        if SHARED_BASE <= address < _MOST_BLOCKS << RANK_SHIFT:
+            text += "; if it is a shared address: a generic one is due (cvta.shared), or .shared"
         return text
 
     def groups(

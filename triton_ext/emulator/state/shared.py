@@ -27,10 +27,12 @@ from triton_ext.emulator.state.stamps import (
     SEVERAL,
     Numbers,
     Stamps,
+    renewed,
     stamp,
 )
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
 from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.ptx.parse import Instruction
 
 HELD = 1 << 38
 """The event of the "last read" of bytes that nothing may write: those of a live mbarrier."""
@@ -49,6 +51,7 @@ class SharedMemory:
         written: the last write of each byte.
         read: its last read by an asynchronous unit.
         copies: what TMA has copied in, by the event: `triton_ext.emulator.units.provenance`.
+        unread: if it is asked for, by the event of each copy into it the instruction.
     """
 
     def __init__(self, size: int, clocks: Clocks) -> None:
@@ -63,6 +66,7 @@ class SharedMemory:
         self._row = np.full(clocks.agents, -1, np.intp)
         self._threads: NDArray[np.intp] = np.zeros(0, np.intp)  # the rows of warps, not of units
         self.copies: dict[int, Any] = {}
+        self.unread: dict[int, Instruction | None] = {}
         self._undefined: tuple[Numbers, Origins] | None = None
 
     @functools.cached_property
@@ -155,10 +159,11 @@ class SharedMemory:
                 f"shared address {address:#x} is written, and holds a live mbarrier:"
                 " mbarrier.inval must come first"
             )
-        other = int(np.broadcast_to(others, late.shape)[lane, byte]) & AGENT
+        found = int(np.broadcast_to(others, late.shape)[lane, byte])
+        other = found & AGENT
         raise SynchronizationFault(
             f"shared address {address:#x} {what} {self.agent_name(other)}, and nothing orders the"
-            f" two{self.place(address)}"
+            f" two{self.place(address)}{self.clocks.culprit(other, found >> EVENT)}"
         )
 
     def _late(self, stamps: Numbers, agents: Agents) -> NDArray[np.bool_]:
@@ -268,12 +273,21 @@ class SharedMemory:
         late = late & (self._bytes(offsets[lanes], values.shape[1]) != values[lanes])
         if late.any():
             at, byte = (int(n) for n in np.argwhere(late)[0])
-            address = int(offsets[lanes[at]]) + byte
+            address, loader = int(offsets[lanes[at]]) + byte, int(self._loaders[rows[loaders[at]]])
+            loads = self._loads.get(where, values.shape[1])
+            event = int(np.broadcast_to(loads, late.shape)[at, byte])
             raise SynchronizationFault(
                 f"shared address {address:#x} is written, and was read by"
-                f" {self.agent_name(int(self._loaders[rows[loaders[at]]]))}, and nothing orders"
-                f" that read before (a barrier){self.place(address)}"
+                f" {self.agent_name(loader)}, and nothing orders that read before (a barrier)"
+                f"{self.place(address)}{self.clocks.culprit(loader, event)}"
             )
+
+    def last_reads(self, start: int, size: int) -> tuple[Numbers, Numbers]:
+        """Of each piece of 16 bytes of a range, the events of its last write and of its last read
+        by anyone; 0 if there was none."""
+        here = self._range(start, size)
+        reads = self._last_loads()[: len(self._loaders), here].max(axis=0, initial=0)
+        return self.written.whole[here] >> EVENT, reads
 
     def check_reads_fenced(self, start: int, size: int, clock: Clock, name: str) -> None:
         """Raise SynchronizationFault if no proxy fence lies between the threads' reads of some
@@ -304,6 +318,7 @@ class SharedMemory:
                 f" by {self.agent_name(int(loaders[row]))}: nothing orders its read before (an"
                 " arrival at the mbarrier that the copy waits for, or a barrier)"
                 f"{self.place(first * GRANULE)}"
+                f"{self.clocks.culprit(int(loaders[row]), int(loads[row, chunk]))}"
             )
 
     def store(
@@ -362,6 +377,15 @@ class SharedMemory:
         if np.count_nonzero(other):  # lanes have written the same bytes
             shared = (other >> LANE & LANES).any(axis=1)
             self.written.put(offsets[shared], width, stamp(event, agents[shared]))
+
+    def write_again(self, agent: int, after: int, lanes: NDArray[np.bool_], event: int) -> None:
+        """What lanes of a warp have written after an event counts as written at another one; the
+        arguments are those of `renewed`.
+        """
+        self.written.renew(lambda numbers: renewed(numbers, agent, after, lanes, event))
+        if self._undefined is not None:
+            stamps = self._undefined[0]
+            stamps[:] = renewed(stamps, agent, after, lanes, event)
 
     # -------------------------------------------------------- asynchronous units
 
@@ -428,14 +452,13 @@ class SharedMemory:
         late = written >> EVENT > clock.fenced[written & AGENT]
         lane, byte = (int(n) for n in np.argwhere(late)[0])
         writer, address = int(written[lane, byte]) & AGENT, int(offsets[lane]) + byte
-        missing = (
-            "a proxy fence (fence.proxy.async)"
-            if written[lane, byte] >> EVENT <= clock.seen[writer]
-            else "a barrier or wait"
-        )
+        event = int(written[lane, byte]) >> EVENT
+        missing, culprit = "a proxy fence (fence.proxy.async)", self.clocks.left_out(writer, event)
+        if event > clock.seen[writer]:
+            missing, culprit = "a barrier or wait", self.clocks.culprit(writer, event)
         raise SynchronizationFault(
             f"{name} reads shared address {address:#x}, written by {self.agent_name(writer)};"
-            f" between the two, {missing} is missing{self.place(address)}"
+            f" between the two, {missing} is missing{self.place(address)}{culprit}"
         )
 
     @staticmethod

@@ -6,6 +6,7 @@ numbers of their own only where they differ.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,23 @@ NOBODY = -1 << EVENT
 def stamp(event: int, agent: Any, lane: Any = SEVERAL) -> Any:
     """An event, a lane of the warp and an agent, or arrays of the two, in one number."""
     return event << EVENT | lane << LANE | agent
+
+
+def renewed(
+    numbers: Numbers, agent: int, after: int, lanes: NDArray[np.bool_], event: int
+) -> Numbers:
+    """The numbers, of which what lanes of an agent have done after an event has another event.
+
+    Args:
+        lanes: (32,): which of the warp's.
+        event: the new one.
+    """
+    found = (numbers & AGENT == agent) & (numbers >> EVENT > after)
+    if not np.count_nonzero(found):
+        return numbers
+    lane = numbers >> LANE & LANES
+    found &= np.append(lanes, np.zeros(SEVERAL + 1 - len(lanes), np.bool_))[lane]
+    return np.where(found, numbers & (1 << EVENT) - 1 | event << EVENT, numbers)
 
 
 class Stamps:
@@ -146,6 +164,14 @@ class Stamps:
         self.whole[pieces] = number
         if self._some_mixed:
             self._mixed[pieces] = False
+
+    def renew(self, change: Callable[[Numbers], Numbers]) -> None:
+        """Give all bytes other numbers."""
+        self.whole = np.where(self._mixed, self.whole, change(self.whole))
+        if self._some_mixed:
+            mixed = np.flatnonzero(self._mixed)
+            rows = self._bytes[self._row[mixed]] = change(self._bytes[self._row[mixed]])
+            self.whole[mixed] = rows.max(axis=1)
 
     def at(self, offset: int) -> int:
         """The number of one byte."""

@@ -43,7 +43,8 @@ class Storage:
     Attributes:
         counts: number of registers, by width.
         symbols: variables in memory, by name and scope.
-        static_smem_bytes: size of the kernel's own shared variables, per block.
+        static_smem_bytes: size of the kernel's own shared variables, per block, with the padding
+            in front of dynamic shared memory.
         local_bytes: size of the local variables, per thread.
         parameter_bytes: size of the parameter space.
         global_bytes: size of the module's variables in global and constant memory.

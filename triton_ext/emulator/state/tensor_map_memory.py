@@ -17,9 +17,9 @@ import numpy as np
 
 from triton_ext.emulator.errors import DescriptorFault
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.alignments import TENSOR_MAP
 from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import (
-    TENSOR_MAP_ALIGNMENT,
     TENSOR_MAP_BYTES,
     DataType,
     L2Promotion,
@@ -176,6 +176,8 @@ def decode(data: bytes) -> TensorMap | Im2colMap:
             f"tensor map: swizzle mode {values[23]} with atomicity {values[24]} is not defined"
         )
     box = values[10 : 10 + rank]
+    if values[_L2_PROMOTION] not in list(L2Promotion):
+        raise DescriptorFault(f"tensor map: L2 promotion {values[_L2_PROMOTION]} is not defined")
     try:
         found = TensorMap(
             data_type=ELEMENT_TYPES[values[21]],
@@ -241,7 +243,5 @@ class MadeTensorMap:
 
 def check_alignment(address: int) -> None:
     """Raise DescriptorFault unless a map may be at that address (PTX ISA, "tensorMap")."""
-    if address % TENSOR_MAP_ALIGNMENT:
-        raise DescriptorFault(
-            f"tensor map address {address:#x} must be a multiple of {TENSOR_MAP_ALIGNMENT}"
-        )
+    if wrong := TENSOR_MAP.broken(address):
+        raise DescriptorFault(wrong)

@@ -24,7 +24,7 @@ from triton_ext.emulator.errors import (
 )
 from triton_ext.emulator.state.stamps import GRANULE, Numbers, Stamps
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
-from triton_ext.hardware.tensor_memory import ALLOCATION_UNIT, TMEM_COLUMNS, TMEM_LANES
+from triton_ext.hardware.tensor_memory import ALLOCATION_UNIT, MOST_COLUMNS, TMEM_LANES
 from triton_ext.ptx.parse import Instruction
 
 Words = NDArray[np.uint32]
@@ -32,7 +32,7 @@ Seen = NDArray[np.int64]
 """(agents of the cluster,): the last event of each of them that some agent has seen."""
 Cells = tuple[Any, ...]
 """Indexes the (lanes, columns) grid: a slice or an array for each; or one array of flat indices,
-``lane * TMEM_COLUMNS + column``, alone."""
+``lane * MOST_COLUMNS + column``, alone."""
 Access = Literal["load", "store"]
 
 AGENT_BITS = 12
@@ -60,13 +60,14 @@ class Allocation:
     column: int
     columns: int
     instruction: Instruction
+    exclusive: bool = False
 
 
 _GROUPS = TMEM_LANES // GRANULE
-_OFFSETS = np.arange(TMEM_LANES)[:, None] + np.arange(TMEM_COLUMNS) * TMEM_LANES
+_OFFSETS = np.arange(TMEM_LANES)[:, None] + np.arange(MOST_COLUMNS) * TMEM_LANES
 """The place of each cell among the stamps: 16 lanes of a column have one as a rule."""
 
-_NUMBERS = np.arange(TMEM_LANES * TMEM_COLUMNS).reshape(TMEM_LANES, TMEM_COLUMNS)
+_NUMBERS = np.arange(TMEM_LANES * MOST_COLUMNS).reshape(TMEM_LANES, MOST_COLUMNS)
 
 
 @lru_cache(1024)
@@ -92,7 +93,7 @@ def _whole(cells: Cells) -> Any:
     """As `_pieces`, of any cells."""
     if len(cells) == 1 or not isinstance(cells[1], slice):
         return None
-    lanes, (first, last, _) = cells[0], cells[1].indices(TMEM_COLUMNS)
+    lanes, (first, last, _) = cells[0], cells[1].indices(MOST_COLUMNS)
     if isinstance(lanes, slice):
         low, high, _ = lanes.indices(TMEM_LANES)
         return _pieces((low, high), first, last)
@@ -114,6 +115,7 @@ class TensorMemory:
     """The tensor memory of one block.
 
     Attributes:
+        columns: how many there are.
         data: the words, (lanes, columns).
         allocations: those that are not freed, by their first column.
         relinquished: whether the block has given up the right to allocate.
@@ -122,18 +124,19 @@ class TensorMemory:
 
     def __init__(
         self,
+        columns: int,
         agent_name: Callable[[int], str],
         undefined: Callable[[int, str], UninitializedRead],
     ) -> None:
-        self.agent_name, self.undefined = agent_name, undefined
-        grid = (TMEM_LANES, TMEM_COLUMNS)
+        self.columns, self.agent_name, self.undefined = columns, agent_name, undefined
+        grid = (TMEM_LANES, MOST_COLUMNS)
         self.data: Words = np.zeros(grid, np.uint32)
-        self.written = Stamps(TMEM_COLUMNS * _GROUPS, EMPTY)
-        self.read = Stamps(TMEM_COLUMNS * _GROUPS)
-        self.allocated = np.zeros(TMEM_COLUMNS, np.bool_)
+        self.written = Stamps(MOST_COLUMNS * _GROUPS, EMPTY)
+        self.read = Stamps(MOST_COLUMNS * _GROUPS)
+        self.allocated = np.zeros(columns, np.bool_)
         self.allocations: dict[int, Allocation] = {}
         self.relinquished = False
-        self.smallest = TMEM_COLUMNS
+        self.smallest = columns
         self._pending: dict[tuple[Access, int], list[Cells]] = {}
         self._origins: Origins | None = None  # of each cell's value, once some were undefined
 
@@ -144,20 +147,22 @@ class TensorMemory:
         """The first column at which `columns` columns are free, or None.
 
         Args:
-            allocated: (TMEM_COLUMNS,): which columns are taken.
+            allocated: of each column, whether it is taken.
         """
-        for first in range(0, TMEM_COLUMNS - columns + 1, ALLOCATION_UNIT):
+        for first in range(0, len(allocated) - columns + 1, ALLOCATION_UNIT):
             if not allocated[first : first + columns].any():
                 return first
         return None
 
-    def allocate(self, column: int, columns: int, instruction: Instruction) -> None:
+    def allocate(
+        self, column: int, columns: int, instruction: Instruction, *, exclusive: bool = False
+    ) -> None:
         """Take columns that are free; what they hold is undefined."""
-        self.allocations[column] = Allocation(column, columns, instruction)
+        self.allocations[column] = Allocation(column, columns, instruction, exclusive)
         self.allocated[column : column + columns] = True
         self.smallest = columns
 
-    def find(self, address: int, columns: int) -> Allocation:
+    def find(self, address: int, columns: int, *, exclusive: bool = False) -> Allocation:
         """The allocation that a tcgen05.dealloc names.
 
         Raises:
@@ -168,6 +173,12 @@ class TensorMemory:
             raise TensorMemoryFault(
                 f"tcgen05.dealloc of {columns} columns at {address:#x}: that is no allocation;"
                 f" allocated are columns {self.held()}"
+            )
+        if found.exclusive != exclusive:
+            ours, theirs = (".exclusive" if each else "" for each in (exclusive, found.exclusive))
+            raise TensorMemoryFault(
+                f"tcgen05.dealloc{ours} of what tcgen05.alloc{theirs} gave: both or neither must be"
+                " .exclusive"
             )
         return found
 
@@ -192,7 +203,7 @@ class TensorMemory:
     def check_allocated(self, first: int, columns: int, name: str) -> None:
         """Raise TensorMemoryFault unless all of these columns are allocated."""
         last = first + columns
-        if last > TMEM_COLUMNS or not self.allocated[first:last].all():
+        if last > self.columns or not self.allocated[first:last].all():
             raise TensorMemoryFault(
                 f"{name} uses tensor memory columns {first} to {last - 1}; allocated are columns"
                 f" {self.held()}"
@@ -241,7 +252,7 @@ class TensorMemory:
 
     @staticmethod
     def numbers(cells: Cells) -> NDArray[np.int64]:
-        """The number of each cell, in their shape: ``lane * TMEM_COLUMNS + column``."""
+        """The number of each cell, in their shape: ``lane * MOST_COLUMNS + column``."""
         found: NDArray[np.int64] = _view(_NUMBERS, cells)
         return found
 
@@ -309,6 +320,18 @@ class TensorMemory:
             table.put(_view(_OFFSETS, cells).reshape(-1), 1, number)
         else:
             table.fill(pieces, number)
+
+    def users(self, cells: Cells, fenced: Seen, *, writes: bool) -> list[tuple[int, int]]:
+        """The agents, and their events, that have used cells last, and not before `fenced`.
+
+        Args:
+            writes: whether readers count, beside writers.
+        """
+        found: set[int] = set()
+        for table in (self.written, self.read)[: 1 + writes]:
+            here = self._stamps(table, cells)
+            found.update(np.unique(here[here >> AGENT_BITS > fenced[here & AGENT_MASK]]).tolist())
+        return [(each & AGENT_MASK, each >> AGENT_BITS) for each in found if each > 0]
 
     # ------------------------------------------------- what warps have to wait for
 

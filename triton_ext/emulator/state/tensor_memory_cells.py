@@ -15,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.state.tensor_memory import Cells
-from triton_ext.hardware.tensor_memory import TMEM_COLUMNS, TMEM_LANES, data_path_layout
+from triton_ext.hardware.tensor_memory import (
+    MOST_COLUMNS,
+    TMEM_COLUMNS,
+    TMEM_LANES,
+    data_path_layout,
+)
 from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES, TmemAccess
 from triton_ext.hardware.tensor_memory_copy import copy_shape
 from triton_ext.layouts.linear_layout import Basis
@@ -68,7 +73,7 @@ def access_cells(shape: str, repeat: int, pack: bool, split: int | None) -> Acce
     if legal is not None:
         points = np.concatenate([points, points + np.array((0, split), np.int64)])
     cells = _combine(registers)[:, None, :] + points[None, :, :]
-    offsets = cells[..., 0] * TMEM_COLUMNS + cells[..., 1]
+    offsets = cells[..., 0] * MOST_COLUMNS + cells[..., 1]
     offsets.flags.writeable = False
     columns = int(cells[..., 1].max()) + (2 if pack else 1)
     half = ACCESS_SHAPES[shape].lanes < 32

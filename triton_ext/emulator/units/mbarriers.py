@@ -11,13 +11,16 @@ from triton_ext.emulator.state.barriers import BROUGHT, MBarrier
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock, RemoteArrival
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import ADDRESS
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, SHARED_WINDOW, WINDOW_SHIFT
+from triton_ext.hardware.alignments import MBARRIER
 from triton_ext.ptx.parse import Instruction
 
 Addresses = NDArray[np.int64]
 
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
-MBARRIER_BYTES = 8
+MBARRIER_BYTES = MBARRIER.multiple
+_WORD = (1 << 32) - 1
 
 
 def shared_addresses(cta: Cta, space: str, addresses: Addresses) -> Addresses:
@@ -31,8 +34,18 @@ def shared_addresses(cta: Cta, space: str, addresses: Addresses) -> Addresses:
     """
     if not space:
         if (addresses >> WINDOW_SHIFT != SHARED_WINDOW >> WINDOW_SHIFT).any():
-            raise MemoryFault(f"generic address {int(addresses[0]):#x} is not in shared memory")
+            first = int(addresses[addresses >> WINDOW_SHIFT != SHARED_WINDOW >> WINDOW_SHIFT][0])
+            due = ""
+            if SHARED_BASE <= first <= _WORD:
+                due = ": a shared address, where a generic one is due (cvta.shared, or .shared)"
+            raise MemoryFault(f"generic address {first:#x} is not in shared memory{due}")
         addresses = addresses - SHARED_WINDOW
+    elif (addresses >> WINDOW_SHIFT).any():
+        generic = addresses[addresses >> WINDOW_SHIFT != 0]
+        raise MemoryFault(
+            f"generic address {int(generic[0]):#x}, where .{space} needs a shared one"
+            " (cvta.to.shared)"
+        )
     ranks = addresses >> RANK_SHIFT
     if space in ("shared", "shared::cta"):
         if (ranks != cta.rank).any():
@@ -46,6 +59,19 @@ def shared_addresses(cta: Cta, space: str, addresses: Addresses) -> Addresses:
             f" {len(cta.cluster.ctas)}"
         )
     return addresses
+
+
+def low_words(cta: Cta, lanes: Lanes, space: str, addresses: Addresses) -> Addresses:
+    """Addresses of an instruction that reads their lower 32 bits alone, in the form of `space`:
+    where they have the other one, and the launch is not strict.
+    """
+    if space:
+        other = addresses >> WINDOW_SHIFT == SHARED_WINDOW >> WINDOW_SHIFT
+    else:
+        other = (addresses >= SHARED_BASE) & (addresses <= _WORD)
+    if not other.any() or not cta.takes(ADDRESS, lanes):
+        return addresses
+    return np.where(other, addresses ^ SHARED_WINDOW, addresses)
 
 
 def owner(cta: Cta, address: int) -> Cta:
@@ -87,7 +113,8 @@ def find(cta: Cta, address: int, agent: int | None = None, clock: Clock | None =
     target = owner(cta, address)
     barrier = target.mbarriers.get(address & OFFSET_MASK)
     if barrier is None:
-        aligned = "" if address % MBARRIER_BYTES == 0 else ", which is no multiple of 8"
+        aligned = f", which is no multiple of {MBARRIER.multiple}"
+        aligned = aligned if MBARRIER.broken(address) else ""
         raise BarrierFault(
             f"no mbarrier is initialised at shared address"
             f" {name_of(target, address & OFFSET_MASK)}{aligned}"
@@ -126,9 +153,21 @@ def initialise(cta: Cta, address: int, count: int, agent: int) -> None:
 
 
 def invalidate(cta: Cta, address: int, agent: int) -> None:
-    """Unmake an mbarrier (``mbarrier.inval``); raises as `find` does."""
-    find(cta, address, agent)
+    """Unmake an mbarrier (``mbarrier.inval``).
+
+    Raises:
+        BarrierFault: there is none, or a copy or commit may still signal it.
+        SynchronizationFault: nothing orders its initialisation before.
+    """
+    barrier = find(cta, address, agent)
     offset = address & OFFSET_MASK
+    for unit, (event, phase) in barrier.signals.items():
+        if phase >= barrier.awaited and cta.cluster.clocks.seen[agent, unit] < event:
+            raise BarrierFault(
+                f"mbarrier.inval of {barrier.name}, and {cta.cluster.agent_name(unit)} may still"
+                f" signal it, in phase {phase}: nothing has waited for that phase, and the thread"
+                " knows by no other barrier that the work is done"
+            )
     del cta.mbarriers[offset]
     cta.shared.give_up(offset)
 
@@ -177,6 +216,7 @@ def check_others(cta: Cta) -> None:
                     f" {arrival.phase}: neither a wait for that phase tells it, nor one for a later"
                     " arrival there, nor for what was released after it at the scope of the cluster"
                     " (barrier.cluster.arrive, but not .relaxed)"
+                    f"{cluster.clocks.culprit(arrival.agent, arrival.event)}"
                 )
     for agent, event in cta.shared.last_accesses(own).items():
         if int(seen[agent]) < event:
@@ -184,6 +224,7 @@ def check_others(cta: Cta) -> None:
                 f"block {cta.index} may end before {cluster.agent_name(agent)} has accessed its"
                 " shared memory for the last time, and nothing orders the two: a wait for the"
                 " other blocks (barrier.cluster) is missing at its end"
+                f"{cluster.clocks.culprit(agent, event)}"
             )
 
 
@@ -204,16 +245,19 @@ def brings(cta: Cta, address: int, size: int, at: Instruction | None) -> None:
         barrier.note(BROUGHT, size, at)
 
 
-def signal(cta: Cta, address: int, size: int, clock: Clock) -> None:
+def signal(cta: Cta, address: int, size: int, clock: Clock, unit: int) -> None:
     """An asynchronous unit has copied `size` bytes (``complete_tx``).
 
     Args:
         cta: the block of the unit.
+        unit: its agent.
         clock: what a thread that waits for the copy has seen afterwards.
     """
     barrier = find(cta, address)
     if cta.machine.observer is not None:
         cta.machine.observer.brings(cta, address >> RANK_SHIFT, barrier, barrier.phase)
+        cta.machine.observer.counts(barrier, "complete", None, size)
+    barrier.signals[unit] = int(clock.seen[unit]), barrier.phase
     barrier.complete_tx(size, clock)
     cta.machine.progress += 1
 

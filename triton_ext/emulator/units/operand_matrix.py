@@ -14,14 +14,23 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import DescriptorFault, LayoutFault
+from triton_ext.emulator.errors import DescriptorFault, LayoutFault, SynchronizationFault
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.leniencies import VERSION
 from triton_ext.emulator.state.memory import SHARED_BASE, Bytes
 from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.stamps import Numbers
 from triton_ext.emulator.units.matrix_product import OPERAND_BITS
-from triton_ext.emulator.units.provenance import Reading, misplaced, swizzled_rows
-from triton_ext.hardware.smem_descriptor import SmemDescriptor, problems
+from triton_ext.emulator.units.provenance import (
+    Copied,
+    Reading,
+    brought,
+    misplaced,
+    stale,
+    swizzled_rows,
+)
+from triton_ext.hardware.smem_descriptor import FIELDS, SmemDescriptor, problems
 from triton_ext.layouts.atoms import Major
 from triton_ext.layouts.encodings import CHUNK_BYTES
 
@@ -31,22 +40,41 @@ _CODE_TYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32}
 
 
 @lru_cache(4096)
-def decode_descriptor(value: int, arch: int) -> SmemDescriptor:
+def decode_descriptor(value: int, arch: int, *, absolute: bool = False) -> SmemDescriptor:
     """The matrix descriptor that a 64-bit register holds.
 
+    Args:
+        absolute: whether the instruction may have the leading dimension as an address.
+
     Raises:
-        DescriptorFault: it is illegal, or uses the mode that is modelled nowhere.
+        DescriptorFault: it is illegal, or has what the instruction may not have.
     """
     wrong = problems(value, arch)
     if wrong:
         raise DescriptorFault(f"matrix descriptor {value:#018x}: {'; '.join(wrong)}")
     descriptor = SmemDescriptor.decode(value, arch)
-    if descriptor.lbo_mode:
+    if descriptor.lbo_mode and not absolute:
         raise DescriptorFault(
             f"matrix descriptor {value:#018x}: the leading dimension as an absolute address (bit"
-            " 52) is for K = 96 on sm_103a alone"
+            " 52) is for the K of 48 bytes, 96 elements, that sm_103 brought"
         )
     return descriptor
+
+
+_VERSION_BIT, _VERSION_BITS = FIELDS[100]["version"]
+
+
+def descriptor_of(cta: Cta, thread: int, value: int, *, absolute: bool = False) -> SmemDescriptor:
+    """The matrix descriptor of a tcgen05 instruction; raises as `decode_descriptor` does.
+
+    Args:
+        thread: the one that issues it.
+        absolute: as in `decode_descriptor`.
+    """
+    version = value >> _VERSION_BIT & (1 << _VERSION_BITS) - 1
+    if not version and cta.takes(VERSION, slice(thread, thread + 1)):
+        value |= 1 << _VERSION_BIT
+    return decode_descriptor(value, 100, absolute=absolute)
 
 
 @lru_cache(4096)
@@ -80,6 +108,8 @@ def chunk_addresses(
     Returns:
         A flat array: the chunks of the first row of the strided dimension, then the next.
     """
+    if descriptor.lbo_mode:  # the leading dimension does not move with the start
+        return _chunk_offsets(descriptor, mn, k, bits, major)
     phase = descriptor.start_address % SWIZZLE_PERIOD
     relative = replace(descriptor, start_address=phase)
     return _chunk_offsets(relative, mn, k, bits, major) + (descriptor.start_address - phase)
@@ -106,13 +136,24 @@ def _with_extent(
 
 def _check_layout(
     shared: SharedMemory, descriptor: SmemDescriptor, reading: Reading, bits: int, major: Major,
-    name: str, written: Numbers | None
-) -> None:  # fmt: skip
-    """Raise LayoutFault if TMA wrote the operand, and in another layout than it is read."""
+    type_name: str, name: str, written: Numbers | None
+) -> list[Copied]:  # fmt: skip
+    """The copies by TMA that have brought an operand.
+
+    Raises:
+        LayoutFault: they brought another type, or another layout, than it is read in.
+    """
     start = descriptor.start_address
-    found = misplaced(shared, reading, start - start % SWIZZLE_PERIOD, written)
+    copies = brought(shared, reading, start - start % SWIZZLE_PERIOD, written)
+    for copied in copies.values():
+        if copied.element not in (type_name, ""):
+            raise LayoutFault(
+                f"{name} at shared address {start:#x} is read as {type_name}; {copied} brought"
+                f" elements of {copied.element}. (If this is meant: check_layouts=False)"
+            )
+    found = misplaced(copies, reading, start - start % SWIZZLE_PERIOD)
     if found is None:
-        return
+        return list(copies.values())
     along = found.chunk * CHUNK_BYTES * 8 // bits
     element = (found.row, along) if major == "K" else (along, found.row)
     raise LayoutFault(
@@ -122,6 +163,19 @@ def _check_layout(
         f" first element affected is {element} of ({'M, K' if ' A' in name else 'N, K'}). (If this"
         " is meant: check_layouts=False)"
     )
+
+
+def _check_phases(copies: list[Copied], name: str) -> None:
+    """Raise SynchronizationFault if an operand is of two phases, the later one incomplete."""
+    found = stale(copies) if len(copies) > 1 else None
+    if found is not None:
+        old, new = found
+        raise SynchronizationFault(
+            f"{name} is read, and a part of it is of phase {old.phase} of {new.barrier.name}, by"
+            f" {old}, another of phase {new.phase}, by {new}: phase {old.phase} brought both, and"
+            f" nothing wrote the first in phase {new.phase}. (If this is meant:"
+            " check_layouts=False)"
+        )
 
 
 def unpack_codes(chunks: Bytes, bits: int) -> Bytes:
@@ -166,6 +220,7 @@ def read_operand(
     *,
     packed: bool = False,
     name: str = "the tensor core",
+    parts: list[Copied] | None = None,
 ) -> NDArray[Any]:
     """The codes of an operand, (mn, k), as `decode_elements` takes them.
 
@@ -179,11 +234,13 @@ def read_operand(
         unit: the agent that reads.
         packed: 4-bit elements without padding.
         name: the operand's name, in errors.
+        parts: what has brought the parts of the operand that lie in other blocks; appended to.
 
     Raises:
         DescriptorFault: the operand leaves the block's shared memory.
-        LayoutFault: TMA wrote it in another layout.
-        SynchronizationFault, UninitializedRead: see `SharedMemory.bulk_load`.
+        LayoutFault: TMA wrote it as another type, or in another layout.
+        SynchronizationFault: a phase in which it was to be brought left a part out; or as
+            `SharedMemory.bulk_load` says, as of UninitializedRead.
     """
     bits = OPERAND_BITS[type_name]
     in_memory = bits if packed or bits >= 8 else 8
@@ -199,7 +256,13 @@ def read_operand(
     else:
         chunks, written = _padded(shared, addresses, bits, clock, unit, name), None
     if shared.copies:
-        _check_layout(shared, descriptor, reading, in_memory, major, name, written)
+        copies = _check_layout(
+            shared, descriptor, reading, in_memory, major, type_name, name, written
+        )
+        parts = copies if parts is None else parts
+        if parts is not copies:
+            parts += copies
+        _check_phases(parts, name)
     codes = codes_of_chunks(chunks, type_name, packed=packed)
     if major == "K":
         return codes.reshape(mn, k)

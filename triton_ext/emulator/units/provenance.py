@@ -14,20 +14,35 @@ and those that threads, ``cp.async`` or bulk copies of plain bytes wrote, nothin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.state.barriers import MBarrier
 from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.stamps import EVENT, GRANULE, Numbers
-from triton_ext.hardware.tensor_map import TensorSwizzle
+from triton_ext.hardware.tensor_map import DataType, TensorSwizzle
 from triton_ext.ptx.parse import Instruction
 
 Index = NDArray[np.int64]
 MOST_COPIES = 1024
 """How many copies of a block are remembered before those that are overwritten are forgotten."""
+OPERANDS = {
+    DataType.FLOAT16: "f16",
+    DataType.BFLOAT16: "bf16",
+    DataType.FLOAT32: "tf32",
+    DataType.FLOAT32_FTZ: "tf32",
+    DataType.TFLOAT32: "tf32",
+    DataType.TFLOAT32_FTZ: "tf32",
+}
+"""What a tensor core must take elements of a tensor map for; integers, for anything."""
+PHASES = 8
+"""How many phases are remembered in which one box was brought."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +78,18 @@ class Copied:
         arrangement: of its chunks.
         address: that of the box in its block's shared memory.
         instruction: the one that copied it.
+        element: what a tensor core must take its elements for; "" for anything.
+        shared: the memory.
+        barrier, phase: the mbarrier that it has signalled, and in which phase.
     """
 
     arrangement: Arrangement
     address: int
     instruction: Instruction | None
+    element: str
+    shared: SharedMemory = field(repr=False)
+    barrier: MBarrier = field(repr=False)
+    phase: int
 
     def __str__(self) -> str:
         at = self.instruction
@@ -137,32 +159,60 @@ def note(shared: SharedMemory, event: int, copied: Copied) -> None:
         for gone in [each for each in copies if each not in live]:
             del copies[gone]
     copies[event] = copied
+    phases = copied.barrier.brought.setdefault((id(shared), copied.address), deque(maxlen=PHASES))
+    phases.append(copied.phase)
 
 
-def misplaced(
+def brought(
     shared: SharedMemory, reading: Reading, start: int, written: Numbers | None = None
-) -> Misplaced | None:
-    """What shows that a tile which starts at `start` is not the one that TMA wrote there.
+) -> dict[bytes, Copied]:
+    """The copies that have brought a tile, by which of its chunks each of them has: a byte for each
+    chunk, or b"" for all.
 
     Args:
+        start: where the tile starts.
         written: who wrote it, if that is known: as `Stamps.of` gives it.
-
-    None if the two agree, as far as one can know.
     """
     copies = shared.copies
     if not copies:
-        return None
+        return {}
     if written is not None and len(written) == reading.offsets.size:
         events = written >> EVENT
     else:
         events = shared.written.get(reading.offsets.reshape(-1) + start, GRANULE)[:, 0] >> EVENT
     first = int(events[0])
-    same = first == int(events.min()) == int(events.max())
-    for event in (first,) if same else np.unique(events).tolist():
-        copied = copies.get(event)
-        if copied is None:
-            continue
-        mine = b"" if same else (events == event).tobytes()
+    if first == int(events.min()) == int(events.max()):
+        return {b"": copies[first]} if first in copies else {}
+    known = [event for event in np.unique(events).tolist() if event in copies]
+    return {(events == event).tobytes(): copies[event] for event in known}
+
+
+def stale(copies: Iterable[Copied]) -> tuple[Copied, Copied] | None:
+    """Of the copies that have brought one operand, one of an earlier phase of an mbarrier, and one
+    of a later phase, which was there in the earlier phase, too: the later one left the first out.
+
+    None if there are no such two.
+    """
+    by_phase: dict[int, dict[int, Copied]] = {}
+    for each in copies:
+        by_phase.setdefault(id(each.barrier), {}).setdefault(each.phase, each)
+    for phases in by_phase.values():
+        for earlier, later in itertools.combinations(sorted(phases), 2):
+            new = phases[later]
+            if earlier in new.barrier.brought[id(new.shared), new.address]:
+                return phases[earlier], new
+    return None
+
+
+def misplaced(copies: Mapping[bytes, Copied], reading: Reading, start: int) -> Misplaced | None:
+    """What shows that a tile which starts at `start` is not the one that TMA wrote there.
+
+    Args:
+        copies: those that have brought it: see `brought`.
+
+    None if the two agree, as far as one can know.
+    """
+    for mine, copied in copies.items():
         found = _first_misplaced(reading, copied.arrangement, start - copied.address, mine)
         if found is not None:
             return Misplaced(*found, copied)

@@ -7,6 +7,7 @@ pipeline (PTX ISA, "Pipelined tcgen05 Instructions").
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +17,15 @@ from numpy.typing import NDArray
 from triton_ext.emulator.errors import (
     ConvergenceFault,
     LaunchError,
+    SynchronizationFault,
     TensorMemoryFault,
 )
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.in_flight import TensorCore
-from triton_ext.emulator.state.tensor_memory import TensorMemory
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import THREAD_SYNC
+from triton_ext.emulator.state.tensor_memory import Cells, TensorMemory
 from triton_ext.hardware.architecture import WARP_THREADS
 
 UNIT = "tensor core"
@@ -31,7 +35,11 @@ def tensor_core(cta: Cta) -> TensorCore:
     """The block's tensor core, with its tensor memory."""
     if cta.tensor_core is None:
         cta.tensor_core = TensorCore(
-            TensorMemory(cta.cluster.agent_name, cta.cluster.unwritten_loads.fault)
+            TensorMemory(
+                cta.machine.target.capability.tensor_memory_columns,
+                cta.cluster.agent_name,
+                cta.cluster.unwritten_loads.fault,
+            )
         )
     return cta.tensor_core
 
@@ -114,8 +122,44 @@ def issue(cta: Cta, thread: int, group: int, work: Callable[[Clock], None]) -> N
         clock.seen[unit] = clock.fenced[unit] = clocks.seen[unit, unit]
         work(clock)
         core.done[thread] = int(clocks.seen[unit, unit])
+        if cta.machine.fenced:
+            core.issued.append((core.done[thread], cta.first_agent + thread // WARP_THREADS))
 
     cta.issue(lanes, _queue(cta, group), perform)
+
+
+def check_thread_sync(
+    cta: Cta, lanes: Lanes, agent: int, cells: Cells, what: str, *, writes: bool
+) -> None:
+    """Raise SynchronizationFault if a warp uses cells after another thread has, and has executed no
+    ``tcgen05.fence::after_thread_sync`` since a barrier told it; unless that is taken as ordered.
+
+    For a program that has no tcgen05.fence, nothing is checked.
+
+    Args:
+        agent: the warp.
+        what: it does with them.
+        writes: whether their last readers count, too.
+    """
+    if not cta.machine.fenced:
+        return
+    clocks, core = cta.cluster.clocks, tensor_core(cta)
+    fenced = clocks.tensor.get(agent)
+    fenced = np.zeros_like(clocks.seen[agent]) if fenced is None else fenced.copy()
+    fenced[agent] = clocks.events
+    unit = cta.unit_agent(UNIT)
+    for number, event in core.memory.users(cells, fenced, writes=writes):
+        if event > clocks.seen[agent, number]:
+            continue  # nothing orders it at all
+        if number == unit:
+            at = bisect_left(core.issued, (event, 0))
+            if at == len(core.issued) or core.issued[at][1] == agent:
+                continue  # its own
+        if not cta.takes(THREAD_SYNC, lanes):
+            raise SynchronizationFault(
+                f"{what}, which {cta.cluster.agent_name(number)} has used before; a barrier orders"
+                " the two, and behind it tcgen05.fence::after_thread_sync is missing"
+            )
 
 
 def issue_commit(cta: Cta, thread: int, group: int, arrive: Callable[[Clock], None]) -> None:

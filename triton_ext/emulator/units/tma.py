@@ -22,24 +22,27 @@ from triton_ext.emulator.errors import (
     MemoryFault,
     SynchronizationFault,
 )
+from triton_ext.emulator.state.barriers import MBarrier
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.memory import PARAM_WINDOW, WINDOW_SHIFT, Allocation, Bytes
 from triton_ext.emulator.state.tensor_map_memory import decode
 from triton_ext.emulator.units.global_order import By
 from triton_ext.emulator.units.provenance import (
+    OPERANDS,
     Arrangement,
     Copied,
     Reading,
     arrange,
+    brought,
     misplaced,
     note,
     swizzled_rows,
 )
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.alignments import BOX
 from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import (
     OOB_NAN,
-    SMEM_ALIGNMENT,
     TENSOR_MAP_BYTES,
     DataType,
     Interleave,
@@ -105,33 +108,6 @@ def read_tensor_map(cta: Cta, address: int, by: By | None) -> None:
     if by is not None and not address >> WINDOW_SHIFT:
         found = cta.launch.memory.locate(address, TENSOR_MAP_BYTES)
         by.read(found, address - found.start, np.zeros(1, np.int64), TENSOR_MAP_BYTES)
-
-
-def check_awaited(cta: Cta) -> None:
-    """Raise SynchronizationFault if a block has ended, and nobody waited for its last copies.
-
-    A group that was waited for keeps the copies whose writes are outstanding: those may be.
-    """
-    seen = cta.cluster.clocks.seen
-    for unit, event in cta.copied_in.items():
-        if (np.delete(seen[:, unit], unit) < event).all():
-            raise SynchronizationFault(
-                "the block ends, and no thread has waited for a copy that TMA has made into shared"
-                " memory: it could still be in flight when the memory belongs to another block"
-            )
-    for thread, groups in cta.bulk_groups.items():
-        for committed, group in ((False, groups.open), *((True, g) for g in groups.committed)):
-            for copy in group:
-                if not copy.awaited:
-                    raise SynchronizationFault(
-                        "the block ends, and the thread that issued this copy out of shared memory"
-                        " has not waited for it"
-                        + ("" if committed else " (nor committed it to a group)")
-                        + ": TMA could still read the memory when it belongs to another block;"
-                        " cp.async.bulk.wait_group or .wait_group.read is missing",
-                        copy.instruction,
-                        cta.describe(slice(thread, thread + 1)),
-                    )
 
 
 @dataclass(frozen=True)
@@ -279,10 +255,8 @@ class BoxCopy:
                 f" elements of {self.map.data_type.name}: on an H100 the copy ends in an illegal"
                 " instruction"
             )
-        if address % SMEM_ALIGNMENT:
-            raise DescriptorFault(
-                f"shared address {address:#x} of a box must be a multiple of {SMEM_ALIGNMENT}"
-            )
+        if wrong := BOX.broken(address):
+            raise DescriptorFault(wrong)
 
     @staticmethod
     def of(
@@ -487,9 +461,14 @@ class BoxCopy:
     # --------------------------------------------------------- shared memory
 
     def write_shared(
-        self, cta: Cta, values: Bytes, clock: Any, unit: int, instruction: Instruction | None
-    ) -> None:
-        """Put what `read_global` gave into a block's shared memory."""
+        self, cta: Cta, values: Bytes, clock: Any, unit: int, barrier: MBarrier,
+        instruction: Instruction | None
+    ) -> None:  # fmt: skip
+        """Put what `read_global` gave into a block's shared memory.
+
+        Args:
+            barrier: will be told of it.
+        """
         box, shared = self.box, cta.shared
         if box.filled:
             shared.bulk_write(self.address, values, clock, unit, name="TMA")
@@ -498,26 +477,58 @@ class BoxCopy:
             shared.bulk_store(offsets, values, clock, unit, name="TMA")
         if cta.launch.check_layouts and box.arrangement is not None and self.map.rank > 1:
             event = int(cta.cluster.clocks.seen[unit, unit])
-            note(shared, event, Copied(box.arrangement, self.address, instruction))
+            element, phase = OPERANDS.get(self.map.data_type, ""), barrier.phase
+            copied = Copied(
+                box.arrangement, self.address, instruction, element, shared, barrier, phase
+            )
+            note(shared, event, copied)
 
     def read_shared(self, cta: Cta, clock: Any, unit: int) -> Bytes:
-        """Take the box out of a block's shared memory.
+        """Take the box out of a block's shared memory; of what its tensor has not, zeros.
 
         Raises:
             LayoutFault: another copy put it there with another swizzle, and its rows were others.
         """
+        box, part = self.box, self._part()
+        if part.empty:
+            return np.zeros((len(box.numbers), box.unit), np.uint8)
+        reading, chosen = box.reading, None
+        if part.rows is not None or part.first or part.last < box.row_bytes:
+            rows = None if part.rows is None else tuple(part.rows.tolist())
+            first, last = part.first // box.unit, -(-part.last // box.unit)
+            residue = self.address % self.map.swizzle.alignment
+            reading, chosen = _part_of(self.map, residue, rows, first, last)
         found = None
-        if self.box.arrangement is not None:
-            found = misplaced(cta.shared, self.box.reading, self.address)
+        if box.arrangement is not None:
+            copies = brought(cta.shared, reading, self.address)
+            found = misplaced(copies, reading, self.address)
         if found is not None and found.copied.arrangement.swizzle != self.map.swizzle:
             raise LayoutFault(
                 f"the copy out of shared memory reads {swizzled_rows(self.map.swizzle.span)};"
                 f" {found}. (If this is meant: check_layouts=False)"
             )
-        if self.box.filled:
-            return cta.shared.bulk_read(self.address, self.box.smem_bytes, clock, unit, name="TMA")
-        offsets = self.address + self.box.numbers * self.box.unit
-        return cta.shared.bulk_load(offsets, self.box.unit, clock, unit, name="TMA")
+        if chosen is None and box.filled:
+            return cta.shared.bulk_read(self.address, box.smem_bytes, clock, unit, name="TMA")
+        numbers = box.numbers if chosen is None else box.numbers[chosen]
+        offsets = self.address + numbers * box.unit
+        values = cta.shared.bulk_load(offsets, box.unit, clock, unit, name="TMA")
+        if chosen is None:
+            return values
+        units = np.zeros((len(box.numbers), box.unit), np.uint8)
+        units[numbers if box.filled else chosen] = values
+        return units
+
+
+@lru_cache(maxsize=1024)
+def _part_of(
+    tensor_map: TensorMap, residue: int, rows: tuple[int, ...] | None, first: int, last: int
+) -> tuple[Reading, Index]:
+    """Some rows of a box, and of each the units in [first, last): as what they are read, and where
+    they are among `Box.numbers`."""
+    box = box_of(tensor_map, residue)
+    which = slice(None) if rows is None else np.array(rows)
+    places = np.arange(len(box.numbers)).reshape(len(box.outer), -1)[which, first:last]
+    return Reading(box.reading.offsets[which, first:last]), places.reshape(-1)
 
 
 class ColumnCopy(BoxCopy):

@@ -13,12 +13,18 @@ from triton_ext.ptx.forms.syntax import Form, elements, flag, modifier, operand
 _CTA_GROUP = "cta_group::([12])"
 
 
+def _single(text: str) -> str:
+    """A register, which may stand alone in a vector."""
+    return text.removeprefix("{").removesuffix("}").strip()
+
+
 @dataclass(frozen=True)
 class TensorMemoryAllocation(Form):
     """``tcgen05.alloc``, ``dealloc`` and ``relinquish_alloc_permit`` (PTX ISA, "tcgen05.alloc").
 
     Attributes:
         cta_group: 1, or 2 for a pair of CTAs.
+        exclusive: ``.exclusive``: any multiple of 32 columns.
         space: "shared::cta", or "" for a generic address.
         address: where the address goes to in shared memory; of ``dealloc``, the address in tensor
             memory.
@@ -32,9 +38,14 @@ class TensorMemoryAllocation(Form):
     }
 
     cta_group: int = modifier(_CTA_GROUP, int)
+    exclusive: bool = flag("exclusive")
     space: str = modifier("shared::cta", missing="")
     address: str = operand(lambda values: "alloc_permit" not in values["base"])
     columns: str = operand(lambda values: "alloc_permit" not in values["base"])
+
+    def __post_init__(self) -> None:
+        if self.exclusive and not self.columns:
+            raise self.refuse("has no .exclusive")
 
 
 @dataclass(frozen=True)
@@ -66,7 +77,7 @@ class TensorMemoryAccess(Form):
     propagates_nan: bool = flag("NaN")
     type: str = modifier("b32|f32|u32|s32")
     loaded: tuple[str, ...] = operand(lambda values: values["base"] == "tcgen05.ld", read=elements)
-    reduced: str = operand(lambda values: values["reduces"])
+    reduced: str = operand(lambda values: values["reduces"], read=_single)
     address: str = operand()
     half_split: str = operand(lambda values: values["shape"] == "16x32bx2")
     stored: tuple[str, ...] = operand(lambda values: values["base"] == "tcgen05.st", read=elements)

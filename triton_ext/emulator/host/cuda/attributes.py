@@ -5,20 +5,13 @@ from __future__ import annotations
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.host.cuda.heap import SIZE
 from triton_ext.emulator.host.run import MAX_BLOCK, MAX_GRID, MAX_THREADS
-from triton_ext.hardware.architecture import (
-    MULTIPROCESSORS,
-    SHARED_MEMORY_PER_BLOCK,
-    SHARED_MEMORY_PER_SM,
-    WARP_THREADS,
-)
+from triton_ext.hardware.architecture import CAPABILITIES, RESERVED_SHARED_MEMORY, WARP_THREADS
 
 VERSION = 13000
 """The release of CUDA whose functions are there: 13.0."""
 PLAIN_SHARED_MEMORY = 48 << 10
 """Bytes that a block gets unasked (CUDA C++ Programming Guide, "Shared Memory")."""
-THREADS_PER_SM = 2048
 BLOCKS_PER_SM = 32
-RESERVED_SHARED_MEMORY = 1024
 """The same guide, "Technical Specifications per Compute Capability"."""
 _REGISTERS = 65536
 _KILOHERTZ = 1_000_000
@@ -31,14 +24,15 @@ def device_attribute(number: int, arch: int) -> int | None:
     """A ``CUdevice_attribute``; 0 for what the GPU does not have, None for no attribute."""
     if not 1 <= number <= _MOST_DEVICE:
         return None
+    gpu = CAPABILITIES[arch]
     return {
         1: MAX_THREADS, 2: MAX_BLOCK[0], 3: MAX_BLOCK[1], 4: MAX_BLOCK[2], 5: MAX_GRID[0],
         6: MAX_GRID[1], 7: MAX_GRID[2], 8: PLAIN_SHARED_MEMORY, 9: 64 << 10, 10: WARP_THREADS,
         11: (1 << 31) - 1, 12: _REGISTERS, 13: _KILOHERTZ, 14: 512, 15: 1,
-        16: MULTIPROCESSORS[arch], 19: 1, 30: 512, 31: 1, 36: _KILOHERTZ, 37: 5120, 38: 50 << 20,
-        39: THREADS_PER_SM, 40: 1, 41: 1, 51: 32, 75: arch // 10, 76: arch % 10, 78: 1, 79: 1,
-        80: 1, 81: SHARED_MEMORY_PER_SM, 82: _REGISTERS, 83: 1, 87: 2, 89: 1, 90: 1, 91: 1, 92: 1,
-        93: 1, 95: 1, 97: SHARED_MEMORY_PER_BLOCK, 99: 1, 106: BLOCKS_PER_SM,
+        16: gpu.multiprocessors, 19: 1, 30: 512, 31: 1, 36: _KILOHERTZ, 37: 5120, 38: 50 << 20,
+        39: gpu.threads_per_sm, 40: 1, 41: 1, 51: 32, 75: arch // 10, 76: arch % 10, 78: 1, 79: 1,
+        80: 1, 81: gpu.shared_memory_per_sm, 82: _REGISTERS, 83: 1, 87: 2, 89: 1, 90: 1, 91: 1,
+        92: 1, 93: 1, 95: 1, 97: gpu.shared_memory_per_block, 99: 1, 106: BLOCKS_PER_SM,
         111: RESERVED_SHARED_MEMORY, 115: 1, 120: int(arch >= 90), 122: 1, 127: int(arch >= 90),
         130: 0, 131: 0,
     }.get(number, 0)  # fmt: skip
@@ -79,4 +73,5 @@ def resident_blocks(program: Program, threads: int, dynamic: int) -> int:
         return 0
     shared = program.storage.static_smem_bytes + dynamic + RESERVED_SHARED_MEMORY
     whole = -(-threads // WARP_THREADS) * WARP_THREADS
-    return min(THREADS_PER_SM // whole, BLOCKS_PER_SM, SHARED_MEMORY_PER_SM // shared)
+    gpu = CAPABILITIES[program.arch]
+    return min(gpu.threads_per_sm // whole, BLOCKS_PER_SM, gpu.shared_memory_per_sm // shared)

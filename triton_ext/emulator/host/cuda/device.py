@@ -29,8 +29,7 @@ from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.state.tensor_map_memory import encode
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import (
-    MULTIPROCESSORS,
-    SHARED_MEMORY_PER_SM,
+    RESERVED_SHARED_MEMORY,
     resident_clusters,
 )
 from triton_ext.hardware.im2col import Im2colMap
@@ -250,11 +249,11 @@ class Device:
     def cuOccupancyAvailableDynamicSMemPerBlock(
         self, function: int, blocks: int, threads: int
     ) -> Sequence[Any]:
-        each = SHARED_MEMORY_PER_SM // max(blocks, 1) - attributes.RESERVED_SHARED_MEMORY
+        each = self.gpu.capability.shared_memory_per_sm // max(blocks, 1) - RESERVED_SHARED_MEMORY
         return (max(0, each - self._function(function).program.storage.static_smem_bytes),)
 
     def clusters(self, function: int, blocks: int) -> Sequence[Any]:
-        return (resident_clusters(MULTIPROCESSORS[self.gpu.arch], blocks),)
+        return (resident_clusters(self.gpu.capability.multiprocessors, blocks),)
 
     def launch(self, function: int, configuration: bytes, parameters: bytes) -> Sequence[Any]:
         """Run a kernel to its end; what it prints is kept in `printed`."""
@@ -289,7 +288,7 @@ class Device:
     def _fits(self, function: Function, blocks: int, threads: int, dynamic: int) -> None:
         """Raise CudaError if blocks that wait for each other are not all resident."""
         each = attributes.resident_blocks(function.program, threads, dynamic)
-        most = each * MULTIPROCESSORS[self.gpu.arch]
+        most = each * self.gpu.capability.multiprocessors
         if blocks > most:
             why = f"{function.name}: a cooperative launch of {blocks} blocks, and {most} fit"
             raise CudaError(_TOO_LARGE, why)

@@ -1,0 +1,41 @@
+"""A part of a shared-linear tile that is transposed: the compiler aborts the process.
+
+``memdesc_trans`` infers the layout of its result from the shape of the part in place of that of the
+tile; the layout's own assertion (``size == llSize``) then fails.
+"""
+
+import os
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon._runtime import GluonASTSource
+
+LAYOUT = gl.SharedLinearLayout(
+    [[0, 1 << bit] for bit in range(6)] + [[1 << bit, 0] for bit in range(6)]
+)
+
+
+@gluon.jit
+def kernel(out, LAYOUT: gl.constexpr):
+    registers: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+    tile = gl.allocate_shared_memory(
+        gl.float16, [64, 64], LAYOUT, gl.zeros((64, 64), gl.float16, registers)
+    )
+    part = tile.slice(32, 32, dim=0).permute((1, 0)).load(registers)
+    rows = gl.arange(0, 64, gl.SliceLayout(1, registers))
+    columns = gl.arange(0, 32, gl.SliceLayout(0, registers))
+    gl.store(out + rows[:, None] * 32 + columns[None, :], part)
+
+
+print(f"Triton {triton.__version__}", flush=True)
+signature = {"out": "*fp16", "LAYOUT": "constexpr"}
+child = os.fork()
+if not child:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    source = GluonASTSource(kernel, signature, {"LAYOUT": LAYOUT})
+    triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": True})
+    os._exit(0)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print("right: it compiles" if status >= 0 else f"wrong: the compiler dies of signal {-status}")

@@ -1,0 +1,91 @@
+"""Which executed instructions break a rule of the hardware, whatever the TTGIR says.
+
+That PTX and TTGIR agree on an address does not make it legal: a stage of 32 bytes of a pipelined
+TMA copy begins where no box may. The rules are those of the emulator
+(`triton_ext.hardware.alignments`). Instructions of inline assembly are held to them, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from triton_ext.errors import LayoutError
+from triton_ext.hardware.alignments import (
+    BOX,
+    BULK_ADDRESS,
+    BULK_SIZE,
+    MBARRIER,
+    RESPONSE,
+    TENSOR_MAP,
+    AlignmentRule,
+)
+from triton_ext.passes.verify_descriptors.running.findings import Findings
+from triton_ext.passes.verify_descriptors.running.poison import Poison
+from triton_ext.passes.verify_descriptors.running.ptx_trace import (
+    ExecutedInstruction,
+    Operand,
+    ThreadTrace,
+)
+from triton_ext.ptx.forms import MbarrierOperation, TensorCopy, read
+from triton_ext.ptx.forms.copies import BulkCopy
+
+BOUND_TO_RULES = ("cp.async.bulk", "cp.reduce.async.bulk", "clusterlaunchcontrol.try_cancel")
+"""Instructions that are run for these rules, beside those that are compared with operations."""
+_FACT = "addresses and sizes that are legal"
+
+
+def check_legality(findings: Findings, trace: ThreadTrace) -> None:
+    """Hold all that a thread executes to the rules.
+
+    Args:
+        findings: what is found is added to them; of each instruction once.
+        trace: what the thread executes.
+    """
+    for event in trace.events:
+        for rule, value in _ruled(event):
+            if isinstance(value, Poison):
+                findings.differ(
+                    None, event.instruction, rule.what.format("").strip(" :"), "a number", value
+                )
+                return
+            broken = rule.broken(value) if isinstance(value, int) else ""
+            if broken:
+                findings.differ(
+                    None, event.instruction, rule.what.format("").strip(" :"),
+                    f"a multiple of {rule.multiple} ({rule.source})", f"{value:#x}",
+                )  # fmt: skip
+                return
+            if isinstance(value, int):
+                findings.proven[_FACT] += 1
+
+
+def _ruled(event: ExecutedInstruction) -> Iterator[tuple[AlignmentRule, Operand]]:
+    """The operands of which there is a rule."""
+    instruction = event.instruction
+
+    def value(text: str) -> Operand:
+        return event.operands[instruction.operands.index(text)] if text else None
+
+    if instruction.opcode.startswith(BOUND_TO_RULES[-1]):
+        yield RESPONSE, event.operands[0]
+        yield MBARRIER, event.operands[1]
+        return
+    try:
+        form = read(instruction)
+    except LayoutError:
+        return
+    if isinstance(form, TensorCopy):
+        tensor = value(form.tensor)
+        yield TENSOR_MAP, tensor[0] if isinstance(tensor, tuple) else None
+        if form.destination != "L2":
+            yield BOX, value(form.dst_mem or form.src_mem)
+        if form.mbarrier:
+            yield MBARRIER, value(form.mbarrier)
+    elif isinstance(form, BulkCopy):
+        yield BULK_ADDRESS, value(form.dst_mem)
+        yield BULK_ADDRESS, value(form.src_mem)
+        yield BULK_SIZE, value(form.size)
+        if form.mbarrier:
+            yield MBARRIER, value(form.mbarrier)
+    elif isinstance(form, MbarrierOperation) and form.barrier:
+        yield MBARRIER, value(form.barrier)

@@ -1,0 +1,102 @@
+"""Launches whose loops run to their end: two or three trips, with sizes at the edges of tiles.
+
+A bound that is off by a few elements shows where a size is a multiple of the tile, or a few
+elements more or less; and only if the loop is followed to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from triton_ext.mlir.arith import integer_constant, integer_operation
+from triton_ext.mlir.memory_flow import forwarded
+from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.passes.verify_descriptors.running.launches import TrialLaunch, multiples
+
+_STEP = 16
+"""How far a size lies from a multiple of its tile; that of what Triton knows to be a multiple."""
+_PROGRAMS = (4, 3, 2)
+_BLOCKS = ((0, 0, 0), (3, 2, 1), (1, 1, 0))
+"""The first block, the last one, and one between them."""
+_DIVISIONS = ("arith.divsi", "arith.divui", "arith.ceildivsi", "arith.remsi", "arith.remui")
+
+
+def whole_launches(module: MlirModule) -> list[TrialLaunch]:
+    """Three launches: each size is in one of them a multiple of its tile, in the others just more
+    or just less; the blocks are the first, the last and one between."""
+    kernel = module.kernel
+    if kernel is None:
+        return []
+    values = kernel.regions[0].entry.arguments
+    known, aligned = _tiles(module), multiples(kernel)
+    found = []
+    for number, block in enumerate(_BLOCKS):
+        arguments = {}
+        for value in values:
+            at = value.index
+            if (value.type or "").startswith("!tt.ptr"):
+                arguments[at] = (at + 1) << 40
+            elif value.type in ("i32", "i64"):
+                step = _STEP if value.name in aligned else 1
+                tile = max(known.get(value, 1), step)
+                beside = (0, step, -step if tile > 1 else 2)[(at + number) % 3]
+                arguments[at] = tile * (2 + at % 2) + beside
+        found.append(TrialLaunch(arguments, block, _PROGRAMS))
+    return found
+
+
+def short_launches(module: MlirModule) -> list[TrialLaunch]:
+    """The first such launch, with the size that the innermost loop counts to on both sides of no
+    trip, one and two: a pipeline's start and end ask for these.
+    """
+    launches = whole_launches(module)
+    sizes = {value: tile for value, tile in _tiles(module).items() if tile > 1}
+    if not launches or not sizes or module.kernel is None:
+        return []
+    value = max(sizes, key=lambda each: each.index)
+    tile, step = sizes[value], _STEP if value.name in multiples(module.kernel) else 1
+    edges = {
+        trips * tile + beside for trips in range(3) for beside in (-step, 0, step)
+    }  # fmt: skip
+    return [
+        replace(launches[0], arguments={**launches[0].arguments, value.index: edge})
+        for edge in sorted(edges)
+        if edge >= 0
+    ]
+
+
+def _tiles(module: MlirModule) -> Mapping[Value, int]:
+    """The largest number by which each argument of the kernel, or a sum of it, is divided, or in
+    steps of which a loop counts to it."""
+    after: dict[Value, list[Value]] = {}
+    for source, target in forwarded(module):
+        after.setdefault(source, []).append(target)
+    kernel = module.kernel
+    found = {}
+    for argument in kernel.regions[0].entry.arguments if kernel else ():
+        pending, seen, most = [argument], {argument}, 1
+        while pending:
+            value = pending.pop()
+            following = [*after.get(value, ())]
+            for user, place in value.uses:
+                most = max(most, _unit(user, place))
+                if integer_operation(user) is not None and user.name not in _DIVISIONS:
+                    following += user.results
+            pending += [each for each in following if each not in seen]
+            seen.update(following)
+        found[argument] = most
+    return found
+
+
+def _unit(user: Operation, place: int) -> int:
+    """The number by which an operation divides its operand, or counts to it; 1 if it does not."""
+    number = None
+    if user.name == "scf.for" and place == 1:
+        number = integer_constant(user.operands[2])
+    elif user.name in _DIVISIONS and place == 0:
+        number = integer_constant(user.operands[1])
+    elif user.name in ("arith.shrsi", "arith.shrui") and place == 0:
+        shift = integer_constant(user.operands[1])
+        number = None if shift is None else 1 << min(shift, 12)
+    return number if number is not None and 0 < number <= 4096 else 1

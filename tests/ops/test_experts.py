@@ -1,0 +1,422 @@
+"""Scales by blocks and products of groups on the emulated GPUs: exact, race-free, in bounds."""
+
+from __future__ import annotations
+
+import itertools
+from unittest import mock
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from mutations import some  # noqa: E402
+from shallow_rings import two_stages  # noqa: E402
+
+import triton_ext  # noqa: E402
+from triton_ext import LayoutError  # noqa: E402
+from triton_ext.kernels.choice import candidates  # noqa: E402
+from triton_ext.kernels.spec import kernel_spec  # noqa: E402
+from triton_ext.ops.call import Call  # noqa: E402
+from triton_ext.ops.epilogue import Epilogue  # noqa: E402
+from triton_ext.ops.launches import PreparedLaunch  # noqa: E402
+from triton_ext.ops.products import product  # noqa: E402
+
+needs_new = pytest.mark.skipif(not candidates.is_new(), reason="needs Triton 3.9")
+pytestmark = [pytest.mark.usefixtures("no_binaries"), needs_new]
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory():
+    """Let torch fill new memory with NaN, so that an element left out cannot go unnoticed."""
+    torch.use_deterministic_algorithms(True)
+    with two_stages():
+        yield
+    torch.use_deterministic_algorithms(False)
+
+
+def integers(generator, *shape, dtype=torch.bfloat16):
+    return torch.randint(-3, 4, shape, generator=generator).float().to(dtype)
+
+
+def scaled(generator, rows, k, together, dtype=E4M3):
+    """An operand (rows, K), its scales, and its values: all products' sums are exact in fp32."""
+    stored = integers(generator, rows, k, dtype=dtype)
+    shape = -(-rows // together), -(-k // 128)
+    mantissas = 1 + torch.randint(0, 4, shape, generator=generator) / 4
+    scales = mantissas * 2.0 ** torch.randint(-2, 3, shape, generator=generator)
+    each = scales.repeat_interleave(together, 0)[:rows].repeat_interleave(128, 1)[:, :k]
+    return stored, scales, stored.double() * each.double()
+
+
+# --------------------------------------------------------------------------- scales by blocks
+
+# A tile, M, N, K, and how many rows of A and of B have one scale.
+TILES = [
+    (90, {"consumers": 2, "block_n": 64, "split_k": 2}, 136, 72, 1104, 1, 128),
+    (90, {"consumers": 2, "cluster_m": 2, "block_n": 96, "c_parts": 3}, 200, 104, 304, 1, 128),
+    (90, {"consumers": 2, "pingpong": True, "block_m": 64, "block_n": 64}, 136, 136, 900, 1, 1),
+    (90, {"consumers": 3, "block_m": 192, "block_n": 56, "c_parts": 7}, 200, 130, 304, 128, 1),
+    (90, {"consumers": 2, "block_m": 24, "block_n": 256, "swap_ab": True, "cluster_m": 2,
+          "c_parts": 3}, 40, 520, 300, 1, 128),
+    (100, {"consumers": 1, "block_n": 64, "c_parts": 2, "split_k": 2}, 200, 136, 1104, 1, 128),
+    (100, {"consumers": 1, "cluster_m": 2, "cta_group": 2, "block_n": 32}, 300, 72, 304, 1, 1),
+    (100, {"consumers": 1, "block_m": 16, "swap_ab": True, "cluster_m": 2}, 24, 264, 304, 1, 128),
+    (100, {"consumers": 1, "block_n": 32, "cluster_launch_control": True}, 200, 72, 304, 128, 1),
+]  # fmt: skip
+SCHEDULES = ("eager", "lazy", "random")
+
+
+@pytest.mark.parametrize("number", range(len(TILES)))
+def test_tiles_with_scales_of_blocks(number):
+    arch, tile, m, n, k, rows, columns = TILES[number]
+    generator = torch.Generator().manual_seed(number)
+    a, scale_a, a_values = scaled(generator, m, k, rows)
+    b, scale_b, b_values = scaled(generator, n, k, columns, E5M2 if number % 2 else E4M3)
+    kind = {(E4M3, E4M3): "e4m3", (E4M3, E5M2): "e4m3_e5m2"}[a.dtype, b.dtype]
+    config = kernel_spec(arch, kind, out_type="fp32", block_k=128, stages=2, **tile)
+    epilogue = Epilogue(blocks_a=scale_a.t().contiguous().t(), blocks_b=scale_b.t(), promoted=True)
+    call = Call(a, b.t(), epilogue, torch.float32, config=config)
+    with triton_ext.emulate(f"sm_{arch}", schedule=SCHEDULES[number % 3]):
+        made = product(call)
+    assert torch.equal(made.double(), a_values @ b_values.t())
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@settings(max_examples=some(4))
+@given(
+    st.sampled_from([1, 2, 9, 40, 70]), st.sampled_from([1, 8, 72, 130]),
+    st.sampled_from([1, 100, 128, 260]), st.sampled_from([(1, 128), (1, 1), (128, 1)]),
+    st.sampled_from(["K", "MN", "steps"]), st.integers(0, 99),
+)  # fmt: skip
+def test_any_size_and_memory(arch, m, n, k, together, memory, seed):
+    generator = torch.Generator().manual_seed(seed)
+    a, scale_a, a_values = scaled(generator, m, k, together[0])
+    b, scale_b, b_values = scaled(generator, n, k, together[1])
+    if memory == "MN":
+        scale_a, scale_b = scale_a.t().contiguous().t(), scale_b.t().contiguous().t()
+    elif memory == "steps":  # which the kernel cannot read
+        scale_a = scale_a.repeat_interleave(2, 1)[:, ::2].repeat_interleave(2, 0)[::2]
+    bias = torch.randint(-9, 9, (n,), generator=generator).float()
+    with triton_ext.emulate(arch):
+        made = triton_ext.scaled_mm(
+            a, b.t(), scale_a, scale_b.t(), bias=bias, out_dtype=torch.float32
+        )
+    assert torch.equal(made.double(), a_values @ b_values.t() + bias.double())
+
+
+def test_scales_that_do_not_fit():
+    a, b = torch.zeros(130, 256).to(E4M3), torch.zeros(72, 256).to(E4M3)
+    good, of_rows = torch.ones(1, 2), torch.ones(130, 2)
+    with triton_ext.emulate("sm_90"):
+        for scale_a, scale_b, argument in (
+            (torch.ones(129, 2), good, "scale_a.shape"),
+            (of_rows, torch.ones(3, 2), "scale_b.shape"),
+            (torch.ones(2, 2), good, "scale_b.shape"),  # 128 for both
+            (of_rows, torch.ones(()), "scale_b.dtype"),
+        ):
+            with pytest.raises(LayoutError, match=argument):
+                triton_ext.scaled_mm(a, b.t(), scale_a, scale_b.t())
+        with pytest.raises(LayoutError, match=r"a\.dtype"):
+            triton_ext.scaled_mm(a.bfloat16(), b.bfloat16().t(), of_rows, good.t())
+
+
+# ------------------------------------------------------------------------------------- groups
+
+
+def by_definition(a, b, offs):
+    """The product of each group, in float64; rows and columns behind the last one are zero."""
+    a, b = a.double(), b.double()
+    ends = [0, *offs.tolist()]
+    groups = list(itertools.pairwise(ends))
+    if a.dim() == b.dim() == 2:
+        return torch.stack([a[:, first:end] @ b[first:end] for first, end in groups])
+    if a.dim() == 2:
+        made = torch.zeros(len(a), b.shape[-1], dtype=torch.float64)
+        for g, (first, end) in enumerate(groups):
+            made[first:end] = a[first:end] @ b[g]
+        return made
+    return by_definition(b.t(), a.mT, offs).t()
+
+
+def operands(generator, form, lengths, size, other, behind, rows=0):
+    """A, B and the ends of groups; what no group has is NaN, and must not be read."""
+    offs = torch.tensor(lengths).cumsum(0).int()
+    total, count = int(offs[-1]) + behind, len(lengths)
+    if form == "M":
+        a, b = integers(generator, total, size), integers(generator, count, size, other)
+        a[int(offs[-1]) :] = torch.nan
+    elif form == "N":
+        a, b = integers(generator, count, other, size), integers(generator, size, total)
+        b[:, int(offs[-1]) :] = torch.nan
+    else:
+        a, b = integers(generator, rows or size, total), integers(generator, total, other)
+        a[:, int(offs[-1]) :] = torch.nan
+    return a, b, offs
+
+
+GROUPED = [
+    (90, "M", {"consumers": 2, "block_n": 96, "c_parts": 3}, "KMN"),
+    (90, "M", {"consumers": 3, "block_m": 192, "block_n": 64, "swap_ab": False}, "KK"),
+    (90, "M", {"consumers": 2, "block_m": 24, "swap_ab": True, "c_parts": 3, "block_n": 128}, "KK"),
+    (90, "M", {"consumers": 2, "cluster_m": 2, "block_n": 64}, "KMN"),
+    (
+        90,
+        "M",
+        {
+            "consumers": 1,
+            "block_m": 24,
+            "swap_ab": True,
+            "c_parts": 3,
+            "block_n": 64,
+            "cluster_m": 2,
+        },
+        "KK",
+    ),
+    (90, "N", {"consumers": 2, "pingpong": True, "block_m": 64, "block_n": 64}, "MNK"),
+    (90, "K", {"consumers": 2, "pingpong": True, "block_m": 64, "block_n": 64}, "MNMN"),
+    (100, "M", {"consumers": 1, "block_n": 64, "c_parts": 2}, "KMN"),
+    (100, "N", {"consumers": 1, "block_m": 32, "block_n": 64, "swap_ab": True}, "KK"),
+    (100, "M", {"consumers": 1, "block_n": 32, "cluster_m": 2, "cta_group": 2}, "KK"),
+    (100, "K", {"consumers": 1, "block_m": 128, "block_n": 64, "c_parts": 2}, "MNMN"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(GROUPED)))
+def test_tiles_of_groups(number):
+    """Empty groups, of one element, shorter and longer than a tile, of no multiple of anything;
+    under a schedule that finds races, and with memory around that must not be read.
+    """
+    arch, form, tile, majors = GROUPED[number]
+    generator = torch.Generator().manual_seed(number)
+    a, b, offs = operands(generator, form, [5, 0, 141, 64, 1, 200], 72, 136, 9)
+    majors = {"KMN": ("K", "MN"), "KK": ("K", "K"), "MNK": ("MN", "K"), "MNMN": ("MN", "MN")}[
+        majors
+    ]
+    a = a if majors[0] == "K" else a.mT.contiguous().mT
+    b = b if majors[1] == "MN" else b.mT.contiguous().mT
+    config = kernel_spec(arch, "bf16", *majors, out_type="fp32", stages=2, batched=True, **tile)
+    call = Call(a, b, Epilogue(offs=offs), torch.float32, config=config)
+    with triton_ext.emulate(f"sm_{arch}", schedule=SCHEDULES[number % 3]):
+        made = product(call)
+    assert torch.equal(made.double(), by_definition(a, b, offs))
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@settings(max_examples=some(3))
+@given(
+    st.sampled_from(["M", "N", "K"]),
+    st.lists(st.sampled_from([0, 1, 7, 8, 33, 64, 130]), min_size=1, max_size=4),
+    st.sampled_from([8, 33, 100]), st.sampled_from([1, 8, 70]), st.sampled_from([0, 5]),
+    st.booleans(), st.integers(0, 99),
+)  # fmt: skip
+def test_groups_as_torch_defines_them(arch, form, lengths, size, other, behind, turned, seed):
+    generator = torch.Generator().manual_seed(seed)
+    a, b, offs = operands(generator, form, lengths, size, other, behind)
+    if turned:
+        a, b = a.mT.contiguous().mT, b.mT.contiguous().mT
+    with triton_ext.emulate(arch):
+        made = triton_ext.grouped_mm(a, b, offs, out_dtype=torch.float32)
+    assert torch.equal(made.double(), by_definition(a, b, offs))
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_ends_that_are_none(arch):
+    """Beyond the matrix, and before the end before: nothing is read or written out of bounds."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = integers(generator, 50, 64), integers(generator, 3, 64, 72)
+    with triton_ext.emulate(arch):
+        made = triton_ext.grouped_mm(a, b, torch.tensor([20, -7, 4000]).int())
+    expected = by_definition(a, b, torch.tensor([20, 20, 50]))
+    assert torch.equal(made.double(), expected.to(made.dtype).double())
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_rows_that_count(arch):
+    generator = torch.Generator().manual_seed(0)
+    a, b = integers(generator, 4, 12, 64), integers(generator, 4, 64, 72)
+    counts = torch.tensor([3, 0, 12, 99]).int()
+    with triton_ext.emulate(arch):
+        made = triton_ext.grouped_mm(a, b, counts=counts)
+    expected = torch.bmm(a.double(), b.double()).bfloat16()
+    for group, count in enumerate(counts):
+        assert torch.equal(made[group, :count], expected[group, :count])
+    with pytest.raises(LayoutError, match="no gradient"):
+        triton_ext.grouped_mm(a.requires_grad_(), b, counts=counts)
+
+
+def test_rows_that_count_with_scales():
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.tensor([3, 0, 12]).int()
+    of_a = [scaled(generator, 12, 200, 1) for _ in counts]
+    of_b = [scaled(generator, 136, 200, 128) for _ in counts]
+    a, scale_a, a_values = (torch.stack(each) for each in zip(*of_a, strict=True))
+    b, scale_b, b_values = (torch.stack(each) for each in zip(*of_b, strict=True))
+    with triton_ext.emulate("sm_90"):
+        made = triton_ext.scaled_grouped_mm(
+            a, b.mT, scale_a, scale_b.mT, counts=counts, out_dtype=torch.float32
+        )
+    expected = torch.bmm(a_values, b_values.mT)
+    for group, count in enumerate(counts):
+        assert torch.equal(made[group, :count].double(), expected[group, :count])
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@pytest.mark.parametrize("columns", [128, 1])
+def test_groups_with_scales_of_blocks(arch, columns):
+    generator = torch.Generator().manual_seed(columns)
+    lengths, n, k = [5, 0, 131], 136, 200
+    offs = torch.tensor(lengths).cumsum(0).int()
+    a, scale_a, a_values = scaled(generator, 140, k, 1)
+    of_b = [scaled(generator, n, k, columns) for _ in lengths]
+    b, scale_b, b_values = (torch.stack(each) for each in zip(*of_b, strict=True))
+    scale_a[136:] = torch.nan
+    with triton_ext.emulate(arch):
+        made = triton_ext.scaled_grouped_mm(
+            a, b.mT, scale_a, scale_b.mT, offs, out_dtype=torch.float32
+        )
+    assert torch.equal(made.double(), by_definition(a_values, b_values.mT, offs))
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_groups_with_scales_of_rows(arch):
+    generator = torch.Generator().manual_seed(0)
+    offs = torch.tensor([30, 30, 41]).int()
+    a, b = integers(generator, 50, 96, dtype=E4M3), integers(generator, 3, 72, 96, dtype=E4M3)
+    scale_a, scale_b = 2.0 ** torch.randint(-3, 4, (50,)), 2.0 ** torch.randint(-3, 4, (3, 72))
+    a_values, b_values = a.double() * scale_a[:, None], b.double() * scale_b[..., None]
+    scale_a[41:] = torch.nan  # of rows that no group has
+    with triton_ext.emulate(arch):
+        made = triton_ext.scaled_grouped_mm(
+            a, b.mT, scale_a, scale_b, offs, out_dtype=torch.float32
+        )
+        turned = triton_ext.scaled_grouped_mm(  # the columns of b in groups
+            b, a.t(), scale_b, scale_a, offs, out_dtype=torch.float32
+        )
+    expected = by_definition(a_values, b_values.mT, offs)
+    assert torch.equal(made.double(), expected)
+    assert torch.equal(turned.double(), expected.t())
+
+
+@pytest.mark.parametrize("form", ["M", "N", "K"])
+def test_gradients_of_groups(form):
+    generator = torch.Generator().manual_seed(1)
+    a, b, offs = operands(generator, form, [9, 0, 40], 24, 32, 0)
+    a, b = a.requires_grad_(), b.requires_grad_()
+    with triton_ext.emulate("sm_90"):
+        made = triton_ext.grouped_mm(a, b, offs)
+        direction = integers(generator, *made.shape)
+        found = torch.autograd.grad(made, (a, b), direction)
+    exact = [each.detach().double().requires_grad_() for each in (a, b)]
+    wanted = torch.autograd.grad(by_definition(*exact, offs), exact, direction.double())
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one.double(), other.to(one.dtype).double())
+
+
+def test_groups_that_do_not_fit():
+    a, b, offs = torch.zeros(8, 16).half(), torch.zeros(2, 16, 8).half(), torch.zeros(2).int()
+    with triton_ext.emulate("sm_90"):
+        for wrong, argument in (
+            ((a, b, offs.long()), "offs"),
+            ((a, b, offs[:1]), "b.shape"),
+            ((a[:, :8], b, offs), "b.shape"),
+            ((a, b, None), "offs"),
+            ((a[0], b, offs), "a.shape"),
+            ((a.float(), b.float(), offs), "dtype"),
+            ((torch.stack([a, a]), b, offs), "offs"),
+        ):
+            with pytest.raises(LayoutError, match=argument):
+                triton_ext.grouped_mm(*wrong)
+        with pytest.raises(LayoutError, match="counts"):
+            triton_ext.grouped_mm(a, b, offs, counts=offs)
+
+
+# --------------------------------------------------------------------------- PyTorch's operators
+
+
+def test_what_the_drop_in_takes():
+    """torch's own operator, on the host, is the oracle; ours is the one that ran."""
+    functional = torch.nn.functional
+    generator = torch.Generator().manual_seed(2)
+    a, b, offs = operands(generator, "M", [9, 0, 40], 64, 72, 0)
+    a, b = a.requires_grad_(), b.requires_grad_()
+    direction = integers(generator, 49, 72)
+
+    def made():
+        result = functional.grouped_mm(a, b, offs=offs)
+        return result, *torch.autograd.grad(result, (a, b), direction)
+
+    expected = made()
+    launched = []
+
+    def launch(self, *given, **others):
+        launched.append(self.config.product.groups)
+        return prepared(self, *given, **others)
+
+    prepared = PreparedLaunch.__call__
+    ours = mock.patch.object(PreparedLaunch, "__call__", launch)
+    with triton_ext.emulate("sm_90"), triton_ext.drop_in(), ours:
+        found = made()
+    assert sorted(launched) == ["K", "M", "M"]
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_mm"), reason="torch has no scaled_mm")
+def test_the_drop_in_takes_recipes():
+    kind, functional = torch.nn.functional.ScalingType, torch.nn.functional
+    generator = torch.Generator().manual_seed(3)
+    a, scale_a, a_values = scaled(generator, 40, 256, 1)
+    b, scale_b, b_values = scaled(generator, 136, 256, 128)
+    scale_a = scale_a.t().contiguous().t()
+    recipes = kind.BlockWise1x128, kind.BlockWise128x128
+    expected = (a_values @ b_values.t()).float()
+    with triton_ext.emulate("sm_90"), triton_ext.drop_in():
+        made = functional.scaled_mm(
+            a, b.t(), scale_a, recipes[0], scale_b.t(), recipes[1], output_dtype=torch.float32
+        )
+        older = torch._scaled_mm(
+            a, b.t(), scale_a=scale_a, scale_b=scale_b.t(), out_dtype=torch.float32
+        )
+    assert torch.equal(made, expected)
+    assert torch.equal(older, expected)
+
+
+def test_groups_are_traced():
+    generator = torch.Generator().manual_seed(4)
+    a, b, offs = operands(generator, "M", [9, 40], 64, 72, 0)
+    compiled = torch.compile(
+        lambda *given: triton_ext.grouped_mm(*given) * 2, backend="aot_eager", fullgraph=True
+    )
+    with triton_ext.emulate("sm_90"):
+        made = compiled(a, b, offs)
+    assert torch.equal(made, (by_definition(a, b, offs) * 2).bfloat16())
+
+
+# --------------------------------------------------------------------------------- quantization
+
+
+@pytest.mark.parametrize("powers_of_two", [False, True])
+def test_quantization_is_deepseeks_rule(powers_of_two):
+    """The largest magnitude over 448, bit for bit, over the range of bf16; zeros stay zeros."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(40, 300, generator=generator) * torch.logspace(-25, 25, 40)[:, None]
+    x = x.bfloat16()
+    x[3] = 0
+    for rows, quantize in ((1, triton_ext.quantize_1x128), (128, triton_ext.quantize_128x128)):
+        blocks = -(-40 // rows)
+        padded = torch.zeros(blocks * rows, 384)
+        padded[:40, :300] = x.float()
+        tiles = padded.view(blocks, rows, 3, 128)
+        scales = tiles.abs().amax((1, 3)) / 448
+        if powers_of_two:
+            scales = torch.where(scales > 0, torch.exp2(torch.ceil(torch.log2(scales))), scales)
+        divisors = torch.where(scales > 0, scales, 1.0)[:, None, :, None]
+        expected = (tiles / divisors).view(padded.shape)[:40, :300].to(E4M3)
+        with triton_ext.emulate("sm_90"):
+            made, found = quantize(x, powers_of_two=powers_of_two)
+        assert torch.equal(found, scales)
+        assert torch.equal(made.view(torch.uint8), expected.view(torch.uint8))

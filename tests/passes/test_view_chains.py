@@ -1,0 +1,24 @@
+"""A few chains of views, by a fixed seed, through every pass; `make oracle` has 500 more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from sites import SUPPORT
+
+pytest.importorskip("triton", minversion="3.9")
+pytest.importorskip("torch")
+
+
+def test_chains_of_views(tmp_path):
+    """No pass complains of a right kernel, none makes it wrong, and none ends the process."""
+    told = subprocess.run(
+        [sys.executable, str(SUPPORT / "view_chains.py"), "--seed", "3", "--count", "8"],
+        capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr[-3000:]
+    counts = json.loads(told.stdout)
+    assert counts["run"] >= 5, counts

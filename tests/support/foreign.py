@@ -1,0 +1,223 @@
+"""The kernels of other projects, as published, on the emulated GPUs: ``make foreign``.
+
+``python tests/support/foreign.py [--projects A B] [--arch sm_90] [--folder .foreign] [--write]``
+installs each project of `foreign_cases` into a folder of its own, without what it depends on, and
+runs its kernels at small sizes in a process of its own: under three schedules, with all passes on.
+It prints a table; ``--write`` makes ``docs/reference/foreign.md`` of it. It ends with status 1 if a
+kernel does not come out right, or a pass finds an error in one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import importlib.metadata
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from sites import ROOT
+
+SCHEDULES = ("eager", "lazy", "random")
+PASSES = "verify-descriptors,lint-shared,report-layouts,check-conversion"
+PAGE = ROOT / "docs" / "reference" / "foreign.md"
+RIGHT = "right"
+EARLIER = "for an earlier Triton"
+NEWER = {
+    "Block pointers have been removed": "it makes block pointers",
+    "zip() argument 2 is longer than argument 1": "it launches without its constants",
+}
+"""What a kernel that was written for an earlier Triton fails with, and why."""
+
+
+def install(package: str, needs: Sequence[str], folder: Path) -> None:
+    """Install a project without its dependencies, unless it is there."""
+    if folder.exists():
+        return
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+               "--target", str(folder)]  # fmt: skip
+    subprocess.run([*command, "--no-deps", "--only-binary=:all:", package], check=True)
+    if needs:
+        subprocess.run([*command, *needs], check=True)
+
+
+def _error(found: Any, expected: Any) -> float:
+    found, expected = found.detach().double(), expected.detach().double()
+    if found.shape != expected.shape:
+        return float("inf")
+    return float((found - expected).norm() / expected.norm().clamp(min=1e-30))
+
+
+def _forget_launches() -> None:
+    """Empty FlagGems' own cache of launches, which does not work from Triton 3.7 on."""
+    for each in gc.get_objects():
+        if type(each).__name__ == "LibEntry":
+            for cache in each.kernel_cache:
+                cache.clear()
+
+
+def _verdict(run: Any, arch: str, more: dict[str, Any]) -> tuple[str, int]:
+    """What becomes of a case: `RIGHT`, or what is wrong; and the launches."""
+    import torch
+
+    import triton_ext
+
+    emulate, launches = triton_ext.emulate, []
+
+    @contextlib.contextmanager
+    def scheduled(*_: Any, **options: Any) -> Iterator[Any]:
+        with emulate(arch, schedule=schedule, seed=1, **{**more, **options}) as gpu:
+            yield gpu
+            launches.append(gpu.launches)
+
+    for schedule in SCHEDULES:
+        torch.manual_seed(0)
+        _forget_launches()
+        try:
+            with mock.patch.object(triton_ext, "emulate", scheduled):
+                if getattr(run, "func", None):  # it enters the GPU itself
+                    list(run())
+                else:
+                    with scheduled(cuda_on_host=True):
+                        for number, (found, expected, most) in enumerate(run()):
+                            apart = _error(found, expected)
+                            if not apart <= most:
+                                return f"wrong by {apart:.1e} ({schedule}, {number})", sum(launches)
+        except (Exception, pytest.skip.Exception) as error:
+            earlier = [why for text, why in NEWER.items() if text in str(error)]
+            if earlier:
+                return f"{EARLIER}: {earlier[0]}", sum(launches)
+            lines = str(error).splitlines() or [""]
+            return f"{type(error).__name__} ({schedule}): {lines[0]}", sum(launches)
+    return (RIGHT if sum(launches) else "no kernel was launched"), sum(launches)
+
+
+def worker(package: str, arch: str, folder: Path) -> None:
+    """Run one project's cases; a line of JSON each."""
+    from bare_packages import bare
+
+    from triton_ext import passes
+
+    sys.path.insert(0, str(folder))
+    import foreign_cases
+    import third_party_kernels
+
+    foreign_cases.CHOSEN["arch"] = arch
+    project = next(each for each in foreign_cases.PROJECTS if each.package == package)
+    within = (
+        bare(folder, project.real, project.values) if project.real else contextlib.nullcontext()
+    )
+    with within:
+        for name, run in project.cases.items():
+            begun = time.monotonic()
+            with warnings.catch_warnings(), passes.enabled(PASSES) as results:
+                warnings.simplefilter("ignore")
+                with contextlib.redirect_stdout(sys.stderr):
+                    verdict, launches = _verdict(run, arch, project.options)
+                    third_party_kernels.first_configurations()
+            said = [each for result in results.all for each in result.diagnostics]
+            alarms = [each.message.splitlines()[0] for each in said if each.severity == "error"]
+            print(json.dumps({
+                "project": package, "version": importlib.metadata.version(package), "arch": arch,
+                "kernel": name, "verdict": verdict, "launches": launches, "alarms": alarms,
+                "compilations": len({(each.kernel, str(each)) for each in results.all}),
+                "seconds": round(time.monotonic() - begun, 1),
+            }), flush=True)  # fmt: skip
+
+
+def run_project(project: Any, arch: str, folder: Path, timeout: float) -> list[dict[str, Any]]:
+    """The results of a project's cases, from a process of its own."""
+    environment = {**os.environ, **dict(project.environment), "TRITON_ALWAYS_COMPILE": "1",
+                   "TRITON_DEFAULT_FP_FUSION": "1"}  # fmt: skip
+    command = [sys.executable, __file__, "--worker", project.package, "--arch", arch, "--folder",
+               str(folder)]  # fmt: skip
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+    rows = [json.loads(line) for line in out.splitlines() if line.startswith('{"project"')]
+    missing = set(project.cases) - {row["kernel"] for row in rows}
+    last = (err.strip().splitlines() or [""])[-1]
+    return rows + [
+        {"project": project.package, "version": "", "arch": arch, "kernel": name, "alarms": [],
+         "verdict": f"not run: {last[:120]}", "launches": 0, "compilations": 0, "seconds": 0.0}
+        for name in sorted(missing)
+    ]  # fmt: skip
+
+
+def page(rows: Iterable[dict[str, Any]]) -> str:
+    """``docs/reference/foreign.md``."""
+    rows = list(rows)
+    right = sum(row["verdict"] == RIGHT for row in rows)
+    earlier = sum(row["verdict"].startswith(EARLIER) for row in rows)
+    alarms = sum(len(row["alarms"]) for row in rows)
+    lines = [
+        "# Kernels of other projects",
+        "",
+        "This page is generated (`make foreign`). Each row is a kernel, or some, of a project as"
+        " its package has it, run on the emulated GPU at small sizes and compared with torch: under"
+        " the schedules eager, lazy and random, with the passes verify-descriptors, lint-shared,"
+        " report-layouts and check-conversion on. Of unsloth, sglang and vllm the modules with the"
+        " kernels are imported alone; what else these import is a stand-in.",
+        "",
+        f"{right} of {len(rows)} rows are right, {earlier} are for an earlier Triton than 3.9; the"
+        f" passes found {alarms} errors.",
+        "",
+        "| project | version | kernel | GPU | verdict | launches | errors of passes | seconds |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        verdict = row["verdict"].replace("|", "\\|")
+        lines.append(
+            f"| {row['project']} | {row['version']} | {row['kernel']} | {row['arch']} | {verdict} |"
+            f" {row['launches']} | {len(row['alarms'])} | {row['seconds']} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--projects", nargs="*", help="packages; all by default")
+    parser.add_argument("--arch", nargs="*", default=["sm_90", "sm_100", "sm_120"])
+    parser.add_argument("--folder", type=Path, default=ROOT / ".foreign")
+    parser.add_argument("--timeout", type=float, default=1200, help="seconds for a project")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        worker(arguments.worker, arguments.arch[0], arguments.folder)
+        return 0
+    from foreign_cases import PROJECTS
+
+    rows: list[dict[str, Any]] = []
+    chosen = [each for each in PROJECTS if each.package in (arguments.projects or [each.package])]
+    for arch, project in itertools.product(arguments.arch, chosen):
+        folder = arguments.folder / project.package
+        install(project.package, project.needs, folder)
+        for row in run_project(project, arch, folder, arguments.timeout):
+            print(f"{row['project']:14} {row['kernel']:28} {arch:7} {row['seconds']:6}"
+                  f" {len(row['alarms'])} {row['verdict']}", flush=True)  # fmt: skip
+            rows.append(row)
+        if arguments.write:
+            PAGE.write_text(page(rows), encoding="utf-8")
+    return int(
+        any(not row["verdict"].startswith((RIGHT, EARLIER)) or row["alarms"] for row in rows)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

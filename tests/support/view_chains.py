@@ -1,0 +1,289 @@
+"""Chains of views of shared memory, made by machine, through every pass and the emulated GPU.
+
+A tile of nvmma, swizzled, shared-linear or padded memory is filled from registers or by TMA; a
+chain of index, slice, permute and reshape leads to the view that a product, a load, or a TMA store
+reads. A right answer without passes must be one with each of them, and no pass may complain.
+
+``python tests/support/view_chains.py --seed N --count N`` prints what went wrong, and fails then.
+Each chain runs in a fork: where Triton itself aborts or refuses, no pass is asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from forked import forked
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import blackwell
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+import triton_ext
+from triton_ext.compat import async_load, async_store
+
+PASSES = (
+    "verify-descriptors", "check-conversion", "report-layouts", "nvmma-to-linear",
+    "widen-swizzle", "lint-shared",
+)  # fmt: skip
+WITH_OUTPUT = frozenset(PASSES) - {"lint-shared"}
+
+
+@gluon.jit
+def viewed(tile, CHAIN: gl.constexpr, AT: gl.constexpr):
+    """The end of a chain of views; each step is a name and its arguments."""
+    if len(CHAIN) == AT:
+        return tile
+    else:  # noqa: RET505 (what follows a constant condition's return is compiled)
+        STEP: gl.constexpr = CHAIN[AT]
+        if STEP[0] == "slice":
+            return viewed(tile.slice(STEP[2], STEP[3], dim=STEP[1]), CHAIN, AT + 1)
+        elif STEP[0] == "permute":  # noqa: RET505
+            return viewed(tile.permute(STEP[1]), CHAIN, AT + 1)
+        else:
+            return viewed(tile.reshape(STEP[1]), CHAIN, AT + 1)
+
+
+@gluon.jit
+def fill(source, memory, SHAPE: gl.constexpr):
+    """A tile from global memory, by way of registers."""
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    rows = gl.arange(0, SHAPE[0], gl.SliceLayout(1, layout))
+    columns = gl.arange(0, SHAPE[1], gl.SliceLayout(0, layout))
+    memory.store(gl.load(source + rows[:, None] * SHAPE[1] + columns[None, :]))
+
+
+@gluon.jit
+def write(target, values, layout: gl.constexpr):
+    """A matrix to global memory, row by row."""
+    rows = gl.arange(0, values.shape[0], gl.SliceLayout(1, layout))
+    columns = gl.arange(0, values.shape[1], gl.SliceLayout(0, layout))
+    gl.store(target + rows[:, None] * values.shape[1] + columns[None, :], values)
+
+
+@gluon.jit
+def chain_kernel(
+    source, desc, left, target, out_desc, LAYOUT: gl.constexpr, SHAPE: gl.constexpr,
+    BUFFERS: gl.constexpr, AT: gl.constexpr, CHAIN: gl.constexpr, BY: gl.constexpr,
+    USE: gl.constexpr, M: gl.constexpr,
+):  # fmt: skip
+    """Fill one buffer, follow the chain, use its end."""
+    memory = gl.allocate_shared_memory(gl.float16, [BUFFERS, SHAPE[0], SHAPE[1]], LAYOUT)
+    tile = memory.index(AT)
+    if BY == "tma":
+        bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+        mbarrier.init(bar, count=1)
+        fence_async_shared()
+        mbarrier.expect(bar, SHAPE[0] * SHAPE[1] * 2)
+        async_load(desc, [0, 0], bar, tile)
+        mbarrier.wait(bar, 0)
+        mbarrier.invalidate(bar)
+    else:
+        fill(source, tile, SHAPE)
+        fence_async_shared()
+    view = viewed(tile, CHAIN, 0)
+    if USE == "load":
+        registers: gl.constexpr = gl.BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0])
+        write(target, view.load(registers), registers)
+    elif USE == "store":
+        gl.barrier()
+        fence_async_shared()
+        async_store(out_desc, [0, 0], view)
+        tma.store_wait(0)
+    else:
+        A: gl.constexpr = gl.NVMMASharedLayout.get_default_for([M, view.shape[0]], gl.float16)
+        N: gl.constexpr = view.shape[1]
+        a = gl.allocate_shared_memory(gl.float16, [M, view.shape[0]], A)
+        fill(left, a, (M, view.shape[0]))
+        fence_async_shared()
+        if USE == "wgmma":
+            sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, N, 16])
+            zeros = gl.zeros((M, N), gl.float32, sums)
+            done = warpgroup_mma_wait(0, deps=(warpgroup_mma(a, view, zeros, is_async=True),))
+            write(target, done, sums)
+        else:
+            ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+            mbarrier.init(ready, count=1)
+            place: gl.constexpr = blackwell.TensorMemoryLayout([M, N], col_stride=1)
+            total = blackwell.allocate_tensor_memory(gl.float32, [M, N], place)
+            blackwell.tcgen05_mma(a, view, total, use_acc=False)
+            blackwell.tcgen05_commit(ready)
+            mbarrier.wait(ready, 0)
+            values = total.load(total.get_reg_layout())
+            write(target, values, values.type.layout)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One case: memory, how it is filled, the views, and what reads the last one."""
+
+    arch: int
+    kind: str
+    width: int
+    shape: tuple[int, int]
+    buffers: int
+    at: int
+    steps: tuple[tuple, ...]
+    by: str
+    use: str
+
+    def layout(self):
+        if self.kind == "nvmma":
+            return gl.NVMMASharedLayout(self.width, 16, rank=2)
+        if self.kind == "swizzled":
+            return gl.SwizzledSharedLayout(8, 1, self.width // 16 or 1, [1, 0])
+        if self.kind == "padded":
+            return gl.PaddedSharedLayout.with_identity_for([[64, 8]], list(self.shape), [1, 0])
+        rows, columns = self.shape
+        bases = [[0, 1 << bit] for bit in range(columns.bit_length() - 1)]
+        bases += [[1 << bit, 0] for bit in range(rows.bit_length() - 1)]
+        return gl.SharedLinearLayout(bases)
+
+
+def applied(tile: torch.Tensor, steps) -> torch.Tensor:
+    """The same views, in torch."""
+    for name, *arguments in steps:
+        if name == "slice":
+            dim, start, length = arguments
+            tile = tile.narrow(dim, start, length)
+        elif name == "permute":
+            tile = tile.permute(arguments[0])
+        elif name == "reshape":
+            tile = tile.reshape(arguments[0])
+    return tile
+
+
+def chain(random_: random.Random) -> Chain:
+    """A chain whose end is a matrix."""
+    arch = random_.choice((90, 100))
+    kind = random_.choice(("nvmma", "nvmma", "nvmma", "swizzled", "linear", "padded"))
+    width = random_.choice((32, 64, 128))
+    by = random_.choice(("registers", "tma")) if kind == "nvmma" else "registers"
+    uses = ["load"]
+    if kind == "nvmma":
+        uses += ["store"] + 3 * ["wgmma" if arch == 90 else "tcgen05"]
+    use = random_.choice(uses)
+    shape = [random_.choice((32, 64, 128)), random_.choice((32, 64, 128))]
+    if width // 2 > shape[1]:
+        shape[1] = width // 2
+    extents, steps = list(shape), []
+    for _ in range(random_.randrange(1, 4)):
+        name = random_.choice(("slice", "slice", "permute", "reshape"))
+        if name == "slice":
+            dim = random_.randrange(len(extents))
+            if extents[dim] >= 32:
+                length = random_.choice([size for size in (16, 32, 64) if size <= extents[dim]])
+                start = length * random_.randrange(extents[dim] // length)
+                steps.append(("slice", dim, start, length))
+                extents[dim] = length
+        elif name == "permute":
+            order = tuple(random_.sample(range(len(extents)), len(extents)))
+            steps.append(("permute", order))
+            extents = [extents[i] for i in order]
+        elif len(extents) == 2 and extents[0] >= 32:  # of rank 3, and back at the end
+            extents = [extents[0] // 16, 16, extents[1]]
+            steps.append(("reshape", tuple(extents)))
+    if len(extents) == 3:
+        extents = [extents[0] * extents[1], extents[2]]
+        steps.append(("reshape", tuple(extents)))
+    buffers = random_.choice((1, 2, 3))
+    return Chain(arch, kind, width, tuple(shape), buffers, random_.randrange(buffers),
+                 tuple(steps), by, use)  # fmt: skip
+
+
+def run(job) -> dict:
+    """What one chain does, without passes and with each."""
+    warnings.simplefilter("ignore")
+    one = chain(random.Random(job["seed"]))
+    generator = torch.Generator().manual_seed(job["number"])
+
+    def filled(*shape):
+        return torch.randint(-3, 4, shape, generator=generator).half()
+
+    source = filled(*one.shape)
+    end = applied(source, one.steps)
+    layout, m = one.layout(), 64 if one.use == "wgmma" else 128
+    left = filled(m, end.shape[0])
+    is_product = one.use in ("wgmma", "tcgen05")
+    want = left.float() @ end.float() if is_product else end
+    target = torch.zeros_like(want).contiguous()
+    descs = [TensorDescriptor.from_tensor(each, list(each.shape), layout)
+             if one.kind == "nvmma" else each for each in (source, target.half())]  # fmt: skip
+
+    def launch():
+        target.zero_()
+        if one.kind == "nvmma":
+            descs[1].base.zero_()
+        chain_kernel[(1,)](
+            source, descs[0], left, target, descs[1], layout, one.shape, one.buffers, one.at,
+            one.steps, one.by, one.use, m, num_warps=4,
+        )  # fmt: skip
+        found = descs[1].base if one.use == "store" else target
+        return bool(torch.equal(found.to(want.dtype), want))
+
+    wrong = {}
+    with triton_ext.emulate(f"sm_{one.arch}"):
+        try:
+            if not launch():
+                return {"chain": repr(one), "skipped": "wrong without passes"}
+        except Exception as error:
+            return {
+                "chain": repr(one),
+                "skipped": f"{type(error).__name__}: {str(error.__cause__ or error)[-300:]}",
+            }
+        for name in PASSES:
+            text = f"{name}{{output=none}}" if name in WITH_OUTPUT else name
+            try:
+                with triton_ext.passes.enabled(text) as results:
+                    is_right = launch()
+            except Exception as error:
+                wrong[name] = f"{type(error).__name__}: {error}"[:500]
+                continue
+            said = [
+                each.message for each in results.diagnostics
+                if each.severity == "error" or "stays as it was" in each.message
+            ]  # fmt: skip
+            if not is_right or said:
+                wrong[name] = f"right: {is_right}; {said}"[:500]
+    return {"chain": repr(one), "wrong": wrong}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=100)
+    chosen = parser.parse_args()
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TRITON_CACHE_DIR"] = str(Path(folder))
+        for number in range(chosen.count):
+            found = forked(run, {"seed": f"{chosen.seed} {number}", "number": number})
+            if "error" in found or "skipped" in found:
+                counts[f"not run: {found.get('error') or found['skipped']}"[-300:]] += 1
+                continue
+            counts["run"] += 1
+            for name, words in found["wrong"].items():
+                counts[f"wrong: {name}"] += 1
+                print(f"{number}: {name}: {words}\n    {found['chain']}", file=sys.stderr)
+    print(json.dumps({"seed": chosen.seed, **dict(sorted(counts.items()))}))
+    return int(any(name.startswith("wrong") for name in counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""``make foreign``: its page, and the packages that it imports without their dependencies."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from bare_packages import StandIn, bare
+from sites import ROOT
+
+
+def test_a_bare_package_has_its_modules_alone(tmp_path):
+    """What its `__init__` imports is not asked for; what a module imports stands in."""
+    kernels = tmp_path / "bare_example" / "kernels"
+    kernels.mkdir(parents=True)
+    (tmp_path / "bare_example" / "__init__.py").write_text("import no_such_module\n")
+    (tmp_path / "bare_example" / "settings.py").write_text("raise RuntimeError\n")
+    (kernels / "one.py").write_text(
+        "import no_such_module.inner as inner\n"
+        "from bare_example.settings import is_old, LIMIT, decorate\n"
+        "class Options(inner.Struct, frozen=True):\n    pass\n"
+        "@decorate\ndef twice(x):\n    return 2 * x\n"
+        "old = is_old()\n"
+    )
+    values = {"bare_example.settings.LIMIT": 7}
+    with bare(tmp_path, ["bare_example.kernels"], values) as missing:
+        from bare_example.kernels import one
+    assert (one.twice(4), one.old, one.LIMIT) == (8, False, 7)
+    assert isinstance(one.inner, StandIn)
+    assert {"no_such_module", "no_such_module.inner", "bare_example.settings"} <= set(missing)
+    for name in [each for each in sys.modules if each.startswith(("bare_example", "no_such_mod"))]:
+        del sys.modules[name]
+    with pytest.raises(ModuleNotFoundError):
+        __import__("no_such_module")
+
+
+def test_the_page_has_every_kernel():
+    pytest.importorskip("triton")
+    from foreign import RIGHT, page
+    from foreign_cases import PROJECTS
+
+    written = (ROOT / "docs/reference/foreign.md").read_text(encoding="utf-8")
+    for project in PROJECTS:
+        for name in project.cases:
+            assert f"| {project.package} |" in written
+            assert f"| {name} | sm_90 |" in written
+    row = {"project": "p", "version": "1", "kernel": "k", "arch": "sm_90", "verdict": RIGHT,
+           "launches": 3, "alarms": ["a"], "seconds": 1.0}  # fmt: skip
+    made = page([row, {**row, "verdict": "wrong by 1|2", "alarms": []}])
+    assert "1 of 2 rows are right" in made
+    assert "the passes found 1 errors" in made
+    assert "wrong by 1\\|2" in made

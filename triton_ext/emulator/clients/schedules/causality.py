@@ -1,0 +1,145 @@
+"""What comes before what in every interleaving that matches arrivals and phases as this run did.
+
+The order is one of real time, not of memory: what a party does comes after the waits that it has
+passed, the work of a unit after its issue, the completion of a phase after all that it counts, and
+a wait after the completion of its phase. The vector of an operation says how many operations of
+each party, how many phases of each barrier, and how many commits of each tensor core, are over
+before it starts. A tensor core works, and commits, in the order of issue, as in the emulator.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.clients.schedules.skeleton import Operation, Skeleton
+
+Vector = NDArray[np.int64]
+COUNTED = ("arrive", "pend", "expect", "complete")
+"""What a phase consists of."""
+
+
+class Causality:
+    """The order of a skeleton's operations.
+
+    Attributes:
+        skeleton: it.
+        before: by the number of an operation: the number of operations of each party that are over
+            when it starts, and then that of completed phases of each barrier.
+        completed: the same when a phase completes, by barrier and phase.
+        counted: what each phase counted, by barrier and phase.
+        uses: all operations at a barrier, by its number.
+    """
+
+    def __init__(self, skeleton: Skeleton) -> None:
+        self.skeleton = skeleton
+        self._parties = len(skeleton.parties)
+        units = dict.fromkeys(each.event.unit for each in skeleton.operations)
+        first = self._parties + len(skeleton.barriers)
+        self._unit = {unit: first + number for number, unit in enumerate(units)}
+        self._commits: dict[tuple[object, ...], Vector] = {}
+        self._turns: dict[int, int] = {}  # of a commit, among those of its tensor core
+        size = first + len(units)
+        self._now: list[Vector] = [np.zeros(size, np.int64) for _ in skeleton.parties]
+        self.before: list[Vector] = []
+        self.completed: dict[tuple[int, int], Vector] = {}
+        self.counted: defaultdict[tuple[int, int], list[Operation]] = defaultdict(list)
+        self.uses: defaultdict[int, list[Operation]] = defaultdict(list)
+        self._of_warp: defaultdict[object, list[int]] = defaultdict(list)
+        for number, party in enumerate(skeleton.parties):
+            self._of_warp[party.warp].append(number)
+        self._after: dict[int, Vector] = {}  # of those that issue
+        for operation in skeleton.operations:
+            self._follow(operation)
+
+    def _follow(self, operation: Operation) -> None:
+        event = operation.event
+        if event.barrier >= 0:
+            self.uses[event.barrier].append(operation)
+        if operation.party < 0:
+            vector = self._in_turn(operation)
+            self.before.append(vector)
+            self._count(operation, vector)
+            return
+        vector = self._now[operation.party]
+        self.before.append(vector.copy())
+        if event.kind == "wait":
+            self._join(vector, self._complete(event.barrier, event.phase))
+        elif event.kind == "meet":
+            for other in self._of_warp[event.warp]:
+                self._join(vector, self._now[other])
+        elif event.kind == "join":
+            for number in event.joins:
+                for issue in self.skeleton.of_event(number):
+                    self._join(vector, self._after[issue.number])
+        vector[operation.party] = operation.ordinal + 1
+        if event.kind == "issue":
+            self._after[operation.number] = vector.copy()
+        self._count(operation, vector)
+
+    def _in_turn(self, operation: Operation) -> Vector:
+        """When the work of a unit is done: after its issue, and after what its queue did before."""
+        issued = self._after[operation.cause]
+        unit = self.skeleton.operations[operation.cause].event.unit
+        if not unit:
+            return issued
+        vector = issued.copy()
+        self._join(vector, self._commits.get(unit))
+        self._turns[operation.number] = int(vector[self._unit[unit]])
+        vector[self._unit[unit]] += 1
+        self._commits[unit] = vector
+        return vector
+
+    def _count(self, operation: Operation, vector: Vector) -> None:
+        event = operation.event
+        if event.kind not in COUNTED:
+            return
+        key = event.barrier, event.phase
+        self.counted[key].append(operation)
+        found = self.completed.get(key)
+        if found is None:
+            self.completed[key] = vector.copy()
+        else:
+            np.maximum(found, vector, out=found)
+
+    def _complete(self, barrier: int, phase: int) -> Vector | None:
+        """When a phase completed; None for the one before the first."""
+        found = self.completed.get((barrier, phase))
+        if found is not None:
+            place = self._parties + barrier
+            if found[place] <= phase:
+                earlier = self._complete(barrier, phase - 1)
+                self._join(found, earlier)
+                found[place] = phase + 1
+        return found
+
+    @staticmethod
+    def _join(vector: Vector, other: Vector | None) -> None:
+        if other is not None:
+            np.maximum(vector, other, out=vector)
+
+    def phases(self, operation: Operation, barrier: int) -> int:
+        """How many phases of a barrier are complete, for sure, when an operation starts."""
+        return int(self.before[operation.number][self._parties + barrier])
+
+    def knows(self, vector: Vector, operation: Operation) -> bool:
+        """Whether a party's operation is over then."""
+        return bool(vector[operation.party] > operation.ordinal)
+
+    def precedes(self, first: Operation, second: Operation) -> bool:
+        """Whether one operation is over when another one starts; of units', only commits in the
+        own block are known to be.
+        """
+        vector = self.before[second.number]
+        if first.party >= 0:
+            return self.knows(vector, first)
+        turn = self._turns.get(first.number)
+        unit = self.skeleton.operations[first.cause].event.unit
+        return turn is not None and not first.event.far and int(vector[self._unit[unit]]) > turn
+
+    def completion(self, barrier: int, phase: int) -> Vector | None:
+        """When a phase completed; None if the run did not come to that."""
+        done = 0 <= phase < self.skeleton.phases[barrier]
+        return self._complete(barrier, phase) if done else None

@@ -1,0 +1,92 @@
+"""What the emulator's checks of order do not cover: there one run proves nothing."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterator
+
+from triton_ext.emulator.clients.schedules.record import Recorder
+from triton_ext.emulator.clients.schedules.timing import unordered
+from triton_ext.emulator.clients.schedules.verdict import Reason, place
+from triton_ext.emulator.schedule.machine import Machine
+from triton_ext.emulator.state.block import TMA_CHANNELS, Cluster
+from triton_ext.emulator.units.shadows import MOST_BYTES
+
+_ACQUIRING = ("fence.acq_rel", "fence.sc", "fence.acquire", "membar")
+
+
+def gaps(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
+    """Of a launch that has run to its end."""
+    for at, times in recorder.apart.items():
+        yield Reason(
+            "relies on other lanes of its warp, with which it need not be in step (a bar.warp.sync"
+            " is missing, or the emulator does not see what stands for it)", at, times,
+        )  # fmt: skip
+    for at, times in recorder.together.items():
+        yield Reason("arrives for several phases at once", at, times)
+    for at, times in recorder.overtaken.items():
+        yield Reason("is passed after it has completed again: one clock stands for both", at, times)
+    yield from _atomics(machine)
+    yield from _memory(machine, recorder)
+    for key, masks in recorder.storing.items():
+        all_lanes = functools.reduce(operator.or_, masks)
+        alone = len(masks) == 1 and all(all_lanes & ~each == 0 for each in recorder.grouping[key])
+        if not alone:
+            yield Reason("some lanes of a warp wait for others' copies out of shared memory")
+
+
+def _atomics(machine: Machine) -> Iterator[Reason]:
+    """Atomic operations of which a fence may make an order, of this run alone."""
+    steps = zip(machine.program.steps, machine.counts, strict=True)
+    executed = [step.instruction for step, count in steps if count]
+    fences = any(at.opcode.startswith(_ACQUIRING) for at in executed)
+    for at in unordered(machine.program, machine.counts):
+        opcode = at.opcode
+        if not opcode.startswith(("atom.", "red.")) or opcode.startswith("red.async"):
+            continue
+        if ".global" not in opcode:
+            yield Reason("is a flag in shared memory, where one clock stands for all flags", at)
+        elif fences or ".acq" in opcode or ".release" in opcode:
+            yield Reason("orders memory, and its own order is free", at)
+
+
+def _memory(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
+    """Global memory, of which two readers of each byte are remembered."""
+    order = machine.global_order
+    if order is None:
+        yield Reason("races in global memory are not checked")
+        return
+    for of in machine.launch.memory.allocations:
+        name = of.name or f"the allocation at {of.start:#x}"
+        if of.size > MOST_BYTES:
+            yield Reason(f"{name} is too large for its accesses to be checked")
+            continue
+        shadow = order.shadow(of)
+        if not shadow.written:
+            continue
+        if any(of.start <= address < of.start + of.size for address in recorder.multicast):
+            yield Reason(f"{name} is written, and read by multicast copies")
+            continue
+        shadow.enter()
+        if ((shadow.writer != 0) & (shadow.readers[1] != 0)).any():
+            yield Reason(f"{name} is written where more than one warp or unit reads it")
+
+
+def units(cluster: Cluster) -> Iterator[Reason]:
+    """Copies of a cluster's blocks that share a clock."""
+    most = max(cta.channels for cta in cluster.ctas)
+    if most > TMA_CHANNELS:
+        yield Reason(
+            f"a block has copies that {most} mbarriers track: of more than {TMA_CHANNELS} some"
+            " share a clock"
+        )
+
+
+def assumed(cluster: Cluster) -> Iterator[str]:
+    """What a proof rests on because of what this kernel does, besides `verdict.ASSUMED`."""
+    for at in dict.fromkeys(at for cta in cluster.ctas for at in cta.unawaited):
+        yield (
+            f"{place(at)}: {at.opcode} may use what tcgen05.ld loads without tcgen05.wait::ld, as"
+            " compilers rely on"
+        )

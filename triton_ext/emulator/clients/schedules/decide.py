@@ -1,0 +1,357 @@
+"""One run, all schedules: proven, a witness, or not decided and why."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from triton_ext.emulator.clients.schedules.causality import Causality
+from triton_ext.emulator.clients.schedules.coverage import assumed, gaps, units
+from triton_ext.emulator.clients.schedules.guide import Guided, Plan, Point
+from triton_ext.emulator.clients.schedules.matching import Doubt, doubts
+from triton_ext.emulator.clients.schedules.peeks import peeks
+from triton_ext.emulator.clients.schedules.record import Recorded, Recorder
+from triton_ext.emulator.clients.schedules.skeleton import Operation, Skeleton
+from triton_ext.emulator.clients.schedules.timing import reasons, unordered
+from triton_ext.emulator.clients.schedules.verdict import (
+    ASSUMED,
+    PROVEN,
+    UNDECIDED,
+    WITNESS,
+    Reason,
+    Verdict,
+    Witness,
+    place,
+)
+from triton_ext.emulator.errors import EmulationError, LimitReached
+from triton_ext.emulator.schedule.machine import Limits, Machine
+from triton_ext.emulator.schedule.observers import combined
+from triton_ext.emulator.state.memory import Allocation, Bytes, GlobalMemory
+from triton_ext.hardware.architecture import WARP_THREADS
+
+MOST_RUNS = 24
+"""Runs that follow a doubt, at most; each of one place and kind is followed once or twice."""
+SHORTEST = 12
+"""Runs that make a witness shorter, at most."""
+PATIENCE = 9.0
+"""How many times as long as the first run those that follow a doubt may take; or 5 seconds."""
+
+
+class Memory:
+    """What a launch finds in global memory, to be put there again.
+
+    Args:
+        memory: the launch's, before it runs.
+    """
+
+    def __init__(self, memory: GlobalMemory) -> None:
+        self._memory = memory
+        self._first: dict[tuple[int, int], Bytes] = {}
+        for each in memory.allocations:
+            self._keep(each)
+        find = memory.find
+        if find is not None:
+
+            def finds(of: GlobalMemory, address: int) -> Iterator[Allocation]:
+                for each in find(of, address):
+                    self._keep(each)
+                    yield each
+
+            memory.find = finds
+
+    def _keep(self, of: Allocation) -> None:
+        if of.writable:
+            self._first[of.start, len(of.data)] = of.data.copy()
+
+    def now(self) -> list[tuple[int, bytes]]:
+        """What the writable memory holds."""
+        return [
+            (each.start, each.data.tobytes()) for each in self._memory.allocations if each.writable
+        ]
+
+    def restore(self) -> None:
+        """Put there what was there before the launch."""
+        for (start, size), data in self._first.items():
+            of = self._memory.locate(start)
+            of.data[start - of.start : start - of.start + size] = data
+
+    def put(self, contents: list[tuple[int, bytes]]) -> None:
+        """Put there what `now` has said."""
+        kept = dict(contents)
+        for each in self._memory.allocations:
+            if each.writable and each.start in kept:
+                each.data[:] = bytearray(kept[each.start])
+
+
+@dataclass
+class _Question:
+    """A launch that has run, and what may follow.
+
+    Attributes:
+        machine: as it stands at the end.
+        memory: its.
+        result: what the memory held at the end.
+        launch: how many launches of the program come before.
+        exact: whether another result is a fault.
+        deadline: when to follow no doubt any more.
+        runs: how many doubts were followed.
+    """
+
+    machine: Machine
+    memory: Memory
+    result: list[tuple[int, bytes]]
+    launch: int
+    exact: bool
+    deadline: float
+    runs: int = 0
+
+    @property
+    def over(self) -> bool:
+        return self.runs >= MOST_RUNS or time.monotonic() > self.deadline
+
+    def follow(self, plan: Plan) -> tuple[str, EmulationError | None] | None:
+        """Run the kernel as a plan says: what it ends in; None if in the same result."""
+        first = self.machine
+        self.memory.restore()
+        first.launch.memory.released.clear()
+        guided = Guided(plan)
+        limits = Limits(4 * first.steps + 100_000, first.limits.timeout)
+        machine = Machine(
+            first.program,
+            first.launch,
+            guided,
+            guided.recorder,
+            limits,
+            chosen=first.chosen,
+            failing=first.failing,
+        )
+        self.runs += 1
+        try:
+            machine.run()
+        except LimitReached:
+            return None
+        except EmulationError as error:
+            return f"{type(error).__name__}: {error}", error
+        if self.exact and self.memory.now() != self.result:
+            return "another result", None
+        return None
+
+
+def decide(
+    machine: Machine, run: Callable[[Machine], None], launch: int = 0, most_runs: int = MOST_RUNS
+) -> Verdict:
+    """Run a launch under the eager schedule, and say what it tells of all schedules.
+
+    Args:
+        machine: the launch; it has not run.
+        run: runs it to its end.
+        launch: how many launches of the program come before, for a witness's file.
+        most_runs: runs that follow a doubt, at most.
+
+    Returns:
+        The verdict. Global memory holds what the launch has left there.
+
+    Raises:
+        EmulationError: what the kernel does wrong under the eager schedule.
+    """
+    began = time.monotonic()
+    judged = _Judged()
+    recorder, memory = Recorder(judged.cluster), Memory(machine.launch.memory)
+    own = () if machine.observer is None else (machine.observer,)
+    machine.observer = combined([*own, recorder])
+    machine.failing = peeks(machine.program)
+    run(machine)
+    for each in recorder.clusters.values():
+        judged.cluster(each)
+    took = time.monotonic() - began
+    chance = [
+        Reason(why, at) for at, why in reasons(machine.program, machine.counts, machine.failing)
+    ]
+    missing = _distinct([*chance, *gaps(machine, recorder), *judged.reasons])
+    free = unordered(machine.program, machine.counts)
+    deadline = began + took + max(5, PATIENCE * took)
+    exact = not (chance or free)
+    question = _Question(machine, memory, memory.now(), launch, exact, deadline)
+    witness = None
+    try:
+        witness = _witness(question, judged.doubts, most_runs)
+    finally:
+        memory.put(question.result)
+    if witness is None:
+        every = [doubt for doubt, _ in judged.doubts]
+        places = Counter((each.kind, each.operation.event.instruction) for each in every)
+        missing += [Reason(kind, at, times) for (kind, at), times in places.items()]
+    outcome = WITNESS if witness else UNDECIDED if missing else PROVEN
+    return Verdict(
+        machine.program.kernel.name,
+        outcome,
+        missing,
+        witness,
+        free,
+        [*ASSUMED, *dict.fromkeys(judged.assumed)],
+        {**judged.sizes, "doubts": len(judged.doubts), "runs": question.runs},
+        (took, time.monotonic() - began),
+    )
+
+
+def _distinct(all_: list[Reason]) -> list[Reason]:
+    counts = Counter((each.text, each.at) for each in all_)
+    first = {(each.text, each.at): each for each in all_}
+    return [Reason(text, at, max(first[text, at].times, n)) for (text, at), n in counts.items()]
+
+
+@dataclass
+class _Judged:
+    """What is known of the clusters that have ended.
+
+    Attributes:
+        doubts: all, each with the order of its cluster.
+        reasons, assumed: of `coverage`.
+        sizes: how large the question is.
+    """
+
+    doubts: list[tuple[Doubt, Causality]] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("clusters", "parties", "operations", "barriers"), 0)
+    )
+
+    def cluster(self, recorded: Recorded) -> None:
+        """Another one."""
+        skeleton = recorded.skeleton()
+        order = Causality(skeleton)
+        self.doubts += [(doubt, order) for doubt in doubts(order)]
+        self.reasons += units(recorded.cluster)
+        self.assumed += assumed(recorded.cluster)
+        self.sizes["clusters"] += 1
+        self.sizes["parties"] += len(skeleton.parties)
+        self.sizes["operations"] += len(skeleton.operations)
+        self.sizes["barriers"] += len(skeleton.barriers)
+
+
+def _witness(
+    question: _Question, found: list[tuple[Doubt, Causality]], most_runs: int
+) -> Witness | None:
+    """Follow doubts of each place and kind until one comes true."""
+    groups: dict[object, list[tuple[Doubt, Causality]]] = {}
+    for doubt, order in found:
+        key = doubt.kind, doubt.operation.event.instruction
+        groups.setdefault(key, []).append((doubt, order))
+    chosen = [those[0] for those in groups.values()]
+    chosen += [those[-1] for those in groups.values() if len(those) > 1]
+    for doubt, order in chosen:
+        holds = doubt.holds(order)
+        for until in dict.fromkeys((doubt.until, None)):
+            if question.over or question.runs >= most_runs:
+                return None
+            plan = _plan(question, order.skeleton, doubt, holds, until)
+            ends = question.follow(plan)
+            if ends is not None:
+                return _shortest(question, order.skeleton, doubt, holds, until, ends)
+    return None
+
+
+def _plan(
+    question: _Question,
+    skeleton: Skeleton,
+    doubt: Doubt,
+    holds: list[Operation],
+    until: Operation | None,
+) -> Plan:
+    return Plan(
+        question.machine.program.kernel.name,
+        question.launch,
+        tuple(Point.of(skeleton, each) for each in holds),
+        None if until is None else Point.of(skeleton, until),
+        tuple(_steps(question, skeleton, doubt, holds, until)),
+    )
+
+
+def _shortest(
+    question: _Question,
+    skeleton: Skeleton,
+    doubt: Doubt,
+    holds: list[Operation],
+    until: Operation | None,
+    ends: tuple[str, EmulationError | None],
+) -> Witness:
+    """The same witness, with fewer warps held back if they will do."""
+    of_event: dict[int, list[Operation]] = {}
+    for each in holds:
+        of_event.setdefault(id(each.event), []).append(each)
+    groups, runs = list(of_event.values()), question.runs
+    size = max(1, len(groups) // 2)
+    start = 0
+    while len(groups) > 1 and question.runs - runs < SHORTEST:
+        fewer = groups[:start] + groups[start + size :]
+        other = None
+        if fewer:
+            plan = _plan(question, skeleton, doubt, list(chain(*fewer)), until)
+            other = question.follow(plan)
+        if other is not None and type(other[1]) is type(ends[1]):
+            groups, ends = fewer, other
+        else:
+            start += size
+        if start >= len(groups):
+            if size == 1:
+                break
+            start, size = 0, max(1, size // 2)
+    return Witness(_plan(question, skeleton, doubt, list(chain(*groups)), until), *ends)
+
+
+def _steps(
+    question: _Question,
+    skeleton: Skeleton,
+    doubt: Doubt,
+    holds: list[Operation],
+    until: Operation | None,
+) -> Iterator[str]:
+    """A plan in words."""
+    groups: dict[tuple[object, ...], list[Operation]] = {}
+    for each in holds:
+        at = each.event.instruction
+        key = each.event.warp[0], each.party < 0, at, each.event.barrier
+        groups.setdefault(key, []).append(each)
+    for those in groups.values():
+        yield f"held back: {_who(question, skeleton, those)}, before {_what(skeleton, those[0])}"
+    if until is not None:
+        who = _who(question, skeleton, [until])
+        yield f"{who} goes on to {_what(skeleton, until)}; then all others go on"
+    else:
+        yield "all others go on as far as they can"
+    yield f"{doubt.kind}: {_what(skeleton, doubt.operation)}"
+
+
+def _who(question: _Question, skeleton: Skeleton, those: list[Operation]) -> str:
+    rank = those[0].event.warp[0]
+    index = question.machine.launch.blocks(skeleton.cluster)[rank]
+    warps = sorted({each.event.warp[1] for each in those})
+    words = f"warp {warps[0]}" if len(warps) == 1 else f"warps {', '.join(map(str, warps))}"
+    masks = {skeleton.parties[each.party].mask for each in those if each.party >= 0}
+    if len(masks) == 1 and not masks & {(1 << WARP_THREADS) - 1}:
+        words += f", {_lanes(masks.pop())}"
+    if those[0].party < 0:
+        return f"block {index}, what a unit does for {words}"
+    return f"block {index}, {words}"
+
+
+def _lanes(mask: int) -> str:
+    """``lane 0``, or ``lanes 1 to 31``, or the first and how many."""
+    first, last = (mask & -mask).bit_length() - 1, mask.bit_length() - 1
+    if mask.bit_count() == last - first + 1:
+        return f"lane {first}" if first == last else f"lanes {first} to {last}"
+    return f"lane {first} and {mask.bit_count() - 1} more"
+
+
+def _what(skeleton: Skeleton, operation: Operation) -> str:
+    event = operation.event
+    at = event.instruction
+    text = f"{at.opcode} at {place(at)}" if at is not None else event.kind
+    if event.barrier < 0:
+        return text
+    name = skeleton.barriers[event.barrier].name
+    return f"{text} ({event.kind}, phase {event.phase} of {name} in the run as it was)"

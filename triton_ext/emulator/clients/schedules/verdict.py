@@ -1,0 +1,159 @@
+"""What is known of all schedules of a launch, in words and as JSON's types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from triton_ext.emulator.clients.schedules.guide import Plan
+from triton_ext.emulator.errors import EmulationError
+from triton_ext.ptx.parse import Instruction
+
+PROVEN, WITNESS, UNDECIDED = "proven", "witness", "not decided"
+
+
+ASSUMED = (
+    "control flow, addresses and the values that decide them are those of this run",
+    "what the emulator models is what the hardware does (docs/guide/emulator.md)",
+    "a tensor core works, and its commits arrive in the own block, in the order of issue",
+    "loops that wait for an mbarrier go on for as long as it takes",
+    "of proxy fences, those between mbarrier.init and TMA, and between threads' reads and a copy"
+    " that overwrites what they read, are not asked for",
+    "lanes that have met (.sync, .aligned) see each other's accesses",
+    "registers (setmaxnreg) and tensor memory that a block waits for become free",
+)
+"""What a proof rests on, besides the run."""
+
+
+def place(at: Instruction | None) -> str:
+    """The line of the program that an instruction comes from, or of the PTX."""
+    if at is None:
+        return ""
+    return str(at.source) if at.source is not None else f"PTX line {at.line}"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a launch is not decided.
+
+    Attributes:
+        text: what is in doubt.
+        at: the instruction.
+        times: how often that was.
+    """
+
+    text: str
+    at: Instruction | None = None
+    times: int = 1
+
+    def __str__(self) -> str:
+        where = f"{place(self.at)}: {self.at.opcode} " if self.at is not None else ""
+        return f"{where}{self.text}" + (f" ({self.times} times)" if self.times > 1 else "")
+
+    def as_object(self) -> dict[str, Any]:
+        """As JSON's types."""
+        opcode = None if self.at is None else self.at.opcode
+        return {
+            "text": self.text, "opcode": opcode, "place": place(self.at), "times": self.times,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Witness:
+    """An interleaving that breaks the kernel.
+
+    Attributes:
+        plan: what to hold back, so that it comes about.
+        ends: what it ends in.
+        fault: the error; None if it only has another result.
+    """
+
+    plan: Plan
+    ends: str
+    fault: EmulationError | None
+
+    def lines(self) -> Iterator[str]:
+        """The steps, numbered, and the end."""
+        for number, step in enumerate(self.plan.steps, 1):
+            yield f"{number:>3}. {step}"
+        yield f"  => {self.ends}"
+
+
+class BrokenSchedule(EmulationError):
+    """A schedule that breaks the kernel: a race, a deadlock, or another result.
+
+    Attributes:
+        verdict: what it is a part of; its witness has the steps.
+    """
+
+    def __init__(self, verdict: Verdict) -> None:
+        witness = verdict.witness
+        assert witness is not None
+        steps = "\n".join(witness.lines())
+        at = None if witness.fault is None else witness.fault.instruction
+        super().__init__(f"a schedule breaks {verdict.kernel}:\n{steps}", at)
+        self.verdict = verdict
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one run says of all.
+
+    Attributes:
+        kernel: its name.
+        outcome: "proven", "witness" or "not decided".
+        reasons: why it is not decided.
+        witness: what breaks it.
+        unordered: atomic operations whose order may be any; the result may depend on it.
+        assumed: what it rests on: `ASSUMED`, and what this kernel asks for besides.
+        counted: how large the question was: clusters, parties, operations at barriers, doubts,
+            and runs that followed one.
+        seconds: that the run took, and all of it.
+    """
+
+    kernel: str
+    outcome: str
+    reasons: Sequence[Reason]
+    witness: Witness | None
+    unordered: Sequence[Instruction]
+    assumed: Sequence[str]
+    counted: dict[str, int]
+    seconds: tuple[float, float]
+
+    def as_object(self) -> dict[str, Any]:
+        """As JSON's types."""
+        found: dict[str, Any] = {
+            "kernel": self.kernel,
+            "outcome": self.outcome,
+            "reasons": [each.as_object() for each in self.reasons],
+            "unordered": [f"{place(each)}: {each.opcode}" for each in self.unordered],
+            "assumed": list(self.assumed),
+            "counted": self.counted,
+            "seconds": {"run": self.seconds[0], "all": self.seconds[1]},
+            "witness": None,
+        }
+        if self.witness is not None:
+            found["witness"] = {
+                "ends": self.witness.ends,
+                "steps": list(self.witness.plan.steps),
+                "schedule": self.witness.plan.as_object(),
+            }
+        return found
+
+    def lines(self) -> Iterator[str]:
+        """In words."""
+        counted = self.counted
+        size = (
+            f"{counted['operations']} operations of {counted['parties']} parties at"
+            f" {counted['barriers']} barriers"
+        )
+        yield f"{self.kernel}: {self.outcome} for all schedules ({size})"
+        if self.witness is not None:
+            yield from self.witness.lines()
+        for reason in self.reasons:
+            yield f"  {reason}"
+        for each in self.unordered:
+            yield f"  in any order: {place(each)}: {each.opcode}"
+        for text in self.assumed[len(ASSUMED) :]:
+            yield f"  assumed: {text}"

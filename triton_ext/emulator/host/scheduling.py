@@ -1,0 +1,75 @@
+"""How a launch is scheduled: by one schedule, by a witness's, or so that every one is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from triton_ext.emulator.clients.schedules.decide import decide
+from triton_ext.emulator.clients.schedules.guide import Guided, Plan
+from triton_ext.emulator.clients.schedules.peeks import peeks
+from triton_ext.emulator.errors import LaunchError
+from triton_ext.emulator.schedule.machine import Machine, Schedule
+from triton_ext.emulator.schedule.observers import combined
+from triton_ext.emulator.schedule.parallel import execute
+
+
+def check_schedules(
+    schedule: str | Path, schedules: str | None, others: Mapping[str, object]
+) -> None:
+    """Refuse what does not go together.
+
+    Args:
+        others: further arguments by their names; those that are given (true) do not go with all.
+
+    Raises:
+        LaunchError: all schedules are asked for and one is chosen, or another argument is given.
+    """
+    if schedules not in (None, "all"):
+        raise LaunchError(f"schedules = {schedules!r}: must be 'all', or None for one")
+    if schedules is None:
+        return
+    if schedule != "eager":
+        raise LaunchError(
+            f"schedule = {schedule!s}: schedules='all' judges by the eager one; leave it out"
+        )
+    for name, given in others.items():
+        if given:
+            raise LaunchError(f"schedules='all' judges one launch of one GPU: leave {name} out")
+
+
+def scheduled(
+    schedule: str | Path, seed: int = 0, schedules: str | None = None, launches: int = 0
+) -> Schedule:
+    """The schedule of a launch.
+
+    Args:
+        schedule: its name, or the file of a witness.
+        seed: of the random one.
+        schedules: "all", or None.
+        launches: how many launches of the program come before.
+
+    Raises:
+        LaunchError: there is no such schedule, or all are asked for and one is chosen.
+    """
+    check_schedules(schedule, schedules, {})
+    if isinstance(schedule, Path):
+        plan = Plan.read(schedule)
+        return Guided(plan) if plan.launch == launches else Schedule()
+    return Schedule(schedule, seed)
+
+
+def start(machine: Machine, *, every: bool = False, launches: int = 0) -> None:
+    """Run a launch to its end, by its schedule, or to judge every one.
+
+    Raises:
+        EmulationError: what the kernel does wrong.
+    """
+    if every:
+        machine.verdict = decide(machine, execute, launches)
+        return
+    if isinstance(machine.schedule, Guided):
+        own = () if machine.observer is None else (machine.observer,)
+        machine.observer = combined([*own, machine.schedule.recorder])
+        machine.failing = peeks(machine.program)  # as when it was found
+    execute(machine)

@@ -1,0 +1,58 @@
+"""Bulk copies that nobody has waited for when their block ends, or whose bytes nobody reads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from triton_ext.emulator.errors import SynchronizationFault, UnreadCopy
+from triton_ext.emulator.state.block import Cta
+from triton_ext.emulator.state.leniencies import LAST_STORE
+from triton_ext.emulator.state.shared import SharedMemory
+from triton_ext.emulator.state.stamps import GRANULE
+
+
+def check_awaited(cta: Cta) -> None:
+    """Raise SynchronizationFault if a block has ended, and nobody waited for its last copies.
+
+    A group that was waited for keeps the copies whose writes are outstanding: those may be.
+    """
+    seen = cta.cluster.clocks.seen
+    for unit, event in cta.copied_in.items():
+        if (np.delete(seen[:, unit], unit) < event).all():
+            raise SynchronizationFault(
+                "the block ends, and no thread has waited for a copy that TMA has made into shared"
+                " memory: it could still be in flight when the memory belongs to another block"
+            )
+    for thread, groups in cta.bulk_groups.items():
+        for committed, group in ((False, groups.open), *((True, g) for g in groups.committed)):
+            for copy in group:
+                if copy.awaited:
+                    continue
+                lanes = slice(thread, thread + 1)
+                if not committed or not cta.takes(LAST_STORE, lanes, copy.instruction):
+                    raise SynchronizationFault(
+                        "the block ends, and the thread that issued this copy out of shared memory"
+                        " has not waited for it"
+                        + ("" if committed else " (nor committed it to a group)")
+                        + ": TMA could still read the memory when it belongs to another block;"
+                        " cp.async.bulk.wait_group or .wait_group.read is missing",
+                        copy.instruction,
+                        cta.describe(lanes),
+                    )
+
+
+def check_unread(shared: SharedMemory, start: int, size: int) -> None:
+    """Raise UnreadCopy if bytes that a copy is about to overwrite were brought by an earlier copy,
+    and nobody has read them since.
+    """
+    written, read = shared.last_reads(start, size)
+    for piece in np.flatnonzero(read < written).tolist():
+        event = int(written[piece])
+        if event in shared.unread:
+            at = shared.unread[event]
+            where = "" if at is None else f" at {at.source or f'PTX line {at.line}'}"
+            raise UnreadCopy(
+                f"shared address {start - start % GRANULE + piece * GRANULE:#x} is overwritten by"
+                f" a copy; it was brought by the copy{where}, and nobody has read it since"
+                f"{shared.place(start - start % GRANULE + piece * GRANULE)}"
+            )

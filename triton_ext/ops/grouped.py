@@ -1,0 +1,264 @@
+"""Products of groups, as ``torch.nn.functional.grouped_mm`` and ``scaled_grouped_mm``: a mixture of
+experts multiplies each expert's tokens with its weights in one launch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from triton_ext.errors import LayoutError
+from triton_ext.ops import checks, products
+from triton_ext.ops.call import Call, is_bare, wants_gradient
+from triton_ext.ops.eager import repeated
+from triton_ext.ops.epilogue import Epilogue
+from triton_ext.ops.forward_mode import refuse_tangents
+from triton_ext.ops.functional import matmul
+from triton_ext.ops.scales import have_blocks
+from triton_ext.ops.types import output_type
+
+_library = torch.library.Library("triton_ext", "FRAGMENT")
+
+
+def grouped_mm(
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor | None = None,
+    *,
+    counts: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Products of groups in one launch, as ``torch.nn.functional.grouped_mm``.
+
+    ==============  ==============  ==============  ==================================
+    a               b               result          group g
+    ==============  ==============  ==============  ==================================
+    (M, K)          (G, K, N)       (M, N)          rows of a, with b[g]
+    (G, M, K)       (K, N)          (M, N)          columns of b, with a[g]
+    (M, K)          (K, N)          (G, M, N)       elements of K: the gradient of weights
+    (G, M, K)       (G, K, N)       (G, M, N)       a[g] @ b[g]; with counts: of its first rows
+    ==============  ==============  ==============  ==================================
+
+    Groups may be empty, and of any length. Where they end is read by the kernel: no call waits for
+    the GPU, and a captured graph reads it anew. An end beyond the matrix counts as its end, one
+    before the end before it as an empty group. Rows (columns) of the result behind the last group
+    are zero; with `counts`, rows that do not count are not written.
+
+    There are gradients, by the same kernels, but not with `counts`.
+
+    Memory beyond the output: a copy of an operand that TMA cannot read; of one whose contiguous
+    dimension is the one that groups divide.
+
+    Args:
+        a, b: as above, of a type and on a device as for `matmul`; those that divide K of 16 bits.
+        offs: (G,), int32, ascending: where each group ends.
+        counts: (G,), int32: how many rows of each a[g] there are, of batches alone.
+        out_dtype: as for `matmul`.
+
+    Raises:
+        UnsupportedDeviceError, LayoutError: as for `matmul`.
+    """
+    ends = _ends(a, b, offs, counts)
+    if ends is None:
+        return matmul(a, b, out_dtype=out_dtype)
+    return _made(Call(a, b, Epilogue(offs=ends), out_dtype))
+
+
+def scaled_grouped_mm(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    offs: Tensor | None = None,
+    *,
+    counts: Tensor | None = None,
+    out_dtype: torch.dtype = torch.bfloat16,
+    use_fast_accum: bool = False,
+) -> Tensor:
+    """`grouped_mm` of fp8 with fp32 scales, as ``torch.nn.functional.scaled_grouped_mm``.
+
+    Scales are of one element; of each row of a and column of b: (M,) and (G, N), or (G, M) and
+    (N,); or of blocks of 128 along K, as for `triton_ext.scaled_mm`: (M, ceil(K / 128)) with
+    (G, ceil(K / 128), ceil(N / 128)) or (G, ceil(K / 128), N), and so on; those of a group's
+    columns or rows that are shared by 128 not of the operand that groups divide. There is no
+    gradient.
+
+    Args:
+        a, b, offs, counts: as for `grouped_mm`, of e4m3 or e5m2, but for the form that divides K.
+        scale_a, scale_b: fp32. With counts, those of a begin with G, too.
+        out_dtype: of the output.
+        use_fast_accum: as for `triton_ext.scaled_mm`.
+    """
+    ends = _ends(a, b, offs, counts)
+    if ends is None:
+        raise LayoutError("offs", None, "must be given, or counts of two batches")
+    scales, blocks = _scales(a, b, ends, scale_a, scale_b)
+    epilogue = Epilogue(
+        scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0], blocks_b=blocks[1],
+        promoted=not use_fast_accum, offs=ends,
+    )  # fmt: skip
+    call = Call(a, b, epilogue, out_dtype)
+    if wants_gradient(call):
+        rule = "scaled_grouped_mm has no gradient; detach its operands"
+        raise LayoutError("requires_grad", True, rule)
+    return _made(call)
+
+
+def _ends(a: Any, b: Any, offs: Any, counts: Any) -> Tensor | None:
+    """Where groups end, or how many rows of each there are; None of batches without counts."""
+    for name, tensor in (("a", a), ("b", b)):
+        checks.check_kind(name, tensor, Tensor)
+        if tensor.dim() not in (2, 3):
+            raise LayoutError(f"{name}.shape", tuple(tensor.shape), "must have 2 or 3 dimensions")
+    both = a.dim() == b.dim() == 3
+    name, given, other, other_name = "offs", offs, counts, "counts"
+    if both:
+        name, given, other, other_name = other_name, other, given, name
+    if other is not None:
+        rule = "must be None of two batches" if both else "must be None: it is of two batches"
+        raise LayoutError(other_name, type(other).__name__, rule)
+    checks.check_kind(name, given, Tensor, optional=both)
+    found: Tensor | None = given
+    if found is not None and (found.dtype != torch.int32 or found.dim() != 1):
+        rule = "must be 1-D, of torch.int32"
+        raise LayoutError(name, (found.dtype, tuple(found.shape)), rule)
+    return found
+
+
+Pair = tuple[Tensor | None, Tensor | None]
+
+
+def _scales(a: Tensor, b: Tensor, offs: Tensor, scale_a: Any, scale_b: Any) -> tuple[Pair, Pair]:
+    """Scales as the kernel takes them: whole ones or those of rows and columns, and of blocks."""
+    if Call(a, b, Epilogue(offs=offs)).groups == "K":
+        raise LayoutError("a.shape", tuple(a.shape), "must have 3 dimensions, or b, with scales")
+    for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
+        checks.check_kind(name, scale, Tensor)
+        if scale.dtype != torch.float32:
+            raise LayoutError(f"{name}.dtype", scale.dtype, "must be torch.float32")
+    k, m, n = a.shape[-1], a.shape[-2], b.shape[-1]
+    rows, columns = (*a.shape[:-2], m), (*b.shape[:-2], n)
+    if all(
+        scale.numel() == 1 or scale.shape in (shape, last)
+        for scale, shape, last in (
+            (scale_a, rows, (*rows, 1)), (scale_b, columns, (*columns[:-1], 1, n))
+        )
+    ):  # fmt: skip
+        return (scale_a, scale_b), (None, None)
+    found = (scale_a, a, m), (scale_b.mT if scale_b.dim() > 1 else scale_b, b, n)
+    for name, (scale, operand, size) in zip(("scale_a", "scale_b"), found, strict=True):
+        lead = operand.shape[:-2]
+        if (
+            scale.dim() != operand.dim()
+            or scale.shape[:-2] != lead
+            or (not have_blocks(scale, size, k))
+        ):
+            rule = "must be of one element, of each row (column), or of blocks of 128 along K"
+            shape = scale.shape if name == "scale_a" else scale_b.shape
+            raise LayoutError(f"{name}.shape", tuple(shape), rule)
+        divided = scale.dim() == 2 or (name == "scale_a" and b.dim() == 3)
+        if divided and scale.shape[-2] != size:
+            rule = "must be of each row (column) of the operand that groups divide"
+            raise LayoutError(f"{name}.shape", tuple(scale.shape), rule)
+    if a.dim() == b.dim() == 3:  # groups follow each other
+        scale_a = scale_a.flatten(0, 1)
+    return (None, None), (scale_a, scale_b)
+
+
+def _made(call: Call) -> Tensor:
+    """The result of a call, by the shortest way on which torch sees all that it must know of."""
+    if not wants_gradient(call):
+        made = repeated(call)
+        if made is not None:
+            return made
+    checks.check_groups(call)
+    if call.groups == "rows" and wants_gradient(call):
+        raise LayoutError("requires_grad", True, "there is no gradient with counts; detach a and b")
+    epilogue = call.epilogue
+    refuse_tangents(call.a, call.b, epilogue.scale_a, epilogue.scale_b)
+    if is_bare(call) and not wants_gradient(call):
+        return products.product(call)
+    if epilogue.promoted or epilogue.scale_a is not None or epilogue.blocks_a is not None:
+        scales = epilogue.scale_a, epilogue.scale_b, epilogue.blocks_a, epilogue.blocks_b
+        made = scaled_operator(
+            call.a, call.b, epilogue.offs, *scales, call.dtype, not epilogue.promoted
+        )
+    else:
+        made = operator(call.a, call.b, epilogue.offs, call.out_dtype)
+    result: Tensor = made
+    return result
+
+
+# ------------------------------------------------------------------------------- operators
+
+
+def _grouped_mm(a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+    return products.product(Call(a, b, Epilogue(offs=offs), out_dtype))
+
+
+def _scaled_grouped_mm(
+    a: Tensor, b: Tensor, offs: Tensor, scale_a: Tensor | None, scale_b: Tensor | None,
+    blocks_a: Tensor | None, blocks_b: Tensor | None, out_dtype: torch.dtype, use_fast_accum: bool,
+) -> Tensor:  # fmt: skip
+    epilogue = Epilogue(
+        scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a, blocks_b=blocks_b,
+        promoted=not use_fast_accum, offs=offs,
+    )  # fmt: skip
+    return products.product(Call(a, b, epilogue, out_dtype))
+
+
+def _fake(a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+    call = Call(a, b, Epilogue(offs=offs), out_dtype)
+    checks.check_groups(call)
+    return a.new_empty(call.shape, dtype=out_dtype or output_type(a.dtype))
+
+
+def _scaled_fake(a: Tensor, b: Tensor, offs: Tensor, *others: Any) -> Tensor:
+    return _fake(a, b, offs, others[4])
+
+
+def _register(schema: str, made: Any, fake: Any) -> Any:
+    """Define an operator for the GPU, the emulated one, and tensors without memory."""
+    name = schema.partition("(")[0]
+    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for key in ("CUDA", "CPU"):  # on the host: emulated
+        _library.impl(name, made, key)
+    found = getattr(torch.ops.triton_ext, name).default
+    torch.library.register_fake(found, fake, lib=_library)
+    return found
+
+
+operator = _register(
+    "grouped_mm(Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None) -> Tensor",
+    _grouped_mm,
+    _fake,
+)
+scaled_operator = _register(
+    "scaled_grouped_mm(Tensor a, Tensor b, Tensor offs, Tensor? scale_a, Tensor? scale_b,"
+    " Tensor? blocks_a, Tensor? blocks_b, ScalarType out_dtype, bool use_fast_accum) -> Tensor",
+    _scaled_grouped_mm,
+    _scaled_fake,
+)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, b, offs, *_ = inputs
+    if a.dim() == b.dim() == 3:
+        raise RuntimeError("triton_ext has no gradient of products with counts")
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None, offs)
+    ctx.type = a.dtype
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Each gradient is again a product of the same groups."""
+    a, b, offs = ctx.saved_tensors
+    grad = grad.to(ctx.type)
+    grad_a = None if b is None else operator(grad, b.mT, offs)
+    grad_b = None if a is None else operator(a.mT, grad, offs)
+    return grad_a, grad_b, None, None
+
+
+torch.library.register_autograd(operator, _backward, setup_context=_keep, lib=_library)

@@ -1,0 +1,60 @@
+"""fp32 scales of blocks of 128 elements along K, as they lie in memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from triton_ext.kernels.element_types import FP32_SCALE_BLOCK, Major
+from triton_ext.ops.operands import TMA_ALIGNMENT
+
+
+def blocks_of(size: int) -> int:
+    """How many blocks of 128 there are of so many elements."""
+    return -(-size // FP32_SCALE_BLOCK)
+
+
+class ScalesInMemory(NamedTuple):
+    """How the kernel reads an operand's scales.
+
+    Attributes:
+        rows: how many rows of the operand share one: 1 or 128.
+        major: which of their dimensions is contiguous, "K" or "MN".
+        step: elements from one to the next of the other dimension.
+        copied: whether they must be copied for that, to contiguous memory.
+    """
+
+    rows: int
+    major: Major
+    step: int
+    copied: bool
+
+
+def fp32_scales(blocks: Tensor, rows: int) -> ScalesInMemory:
+    """How scales (rows or blocks of rows, along K) lie in memory, those of several matrices one
+    after the other.
+
+    Args:
+        rows: those of the operand.
+    """
+    many, along = blocks.shape[-2:]
+    together = 1 if many == rows else FP32_SCALE_BLOCK
+    row_step, k_step = blocks.stride()[-2:]
+    ways: tuple[tuple[Major, int, int, int, int], ...] = (
+        ("K", k_step, along, row_step, many), ("MN", row_step, many, k_step, along)
+    )  # fmt: skip
+    for major, step, inner, outer_step, outer in ways:
+        if (step != 1 and inner > 1) or (outer_step < inner and outer > 1):
+            continue
+        outer_step = max(outer_step, inner)
+        if blocks.dim() == 3 and len(blocks) > 1 and blocks.stride(0) != outer * outer_step:
+            continue
+        if blocks.data_ptr() % TMA_ALIGNMENT == 0:
+            return ScalesInMemory(together, major, outer_step, False)
+    return ScalesInMemory(together, "K", along, True)
+
+
+def have_blocks(blocks: Tensor, rows: int, k: int) -> bool:
+    """Whether (rows or blocks of rows, along K) are the scales of an operand (rows, K)."""
+    return blocks.shape[-2] in (rows, blocks_of(rows)) and blocks.shape[-1] == blocks_of(k)
