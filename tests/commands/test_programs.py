@@ -87,7 +87,7 @@ def run(*arguments, **options):
 def test_cuda_source(tmp_path):
     """Symbols, managed memory, clusters, grids, streams, printf, errors, arguments, the status."""
     (tmp_path / "own.cu").write_text(SOURCE)
-    done = run("--emulate", "sm_90", "--stats", "--format", "json", tmp_path / "own.cu", "last")
+    done = run("--emulate", "sm_90", tmp_path / "own.cu", "last")
     assert done.stdout.splitlines() == [
         f"90 132 1 {227 << 10} 1",
         "block 0",

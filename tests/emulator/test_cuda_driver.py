@@ -7,6 +7,7 @@ import itertools
 import re
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -61,6 +62,16 @@ def test_a_program(run):
     assert (status, out) == (0, "launching\n1 595 132\n")
     assert not told
     assert not faults
+
+
+@needs_cc
+def test_its_time_is_predicted(program):
+    command = [sys.executable, "-m", "triton_ext", "run", "--emulate", "sm_90", "--time", "--"]
+    done = subprocess.run(
+        [*command, program, "plain", str(DATA / "saxpy.ptx")], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "launching\n1 595 132\n")
+    assert re.search(r"^saxpy: [\d.]+ us on an H200", done.stderr)
 
 
 @needs_cc

@@ -66,6 +66,7 @@ def _schedule(text: str) -> str | Path:
 def _entered(kind: Kind, target: int, settings: dict[str, Any]) -> Iterator[EmulatedGpu]:
     """The emulated GPU; for a Python script it is Triton's, too."""
     if kind is not Kind.PYTHON:
+        import triton_ext.timeline.client  # noqa: F401  # it predicts times, if that is asked for
         from triton_ext.emulator.host.driver import emulated_gpus
 
         yield emulated_gpus(target, **settings)[0]
