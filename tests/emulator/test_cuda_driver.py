@@ -37,7 +37,7 @@ needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"
 def program(tmp_path_factory):
     """The program of tests/data, compiled."""
     made = tmp_path_factory.mktemp("driver") / "program"
-    source = DATA / "driver_program.c"
+    source = DATA / "programs/driver_program.c"
     subprocess.run(["cc", "-w", "-o", str(made), str(source), "-ldl"], check=True)
     return str(made)
 
@@ -46,7 +46,7 @@ def program(tmp_path_factory):
 def run(program, capfd):
     """Runs it in a mode: its exit status, what it prints, what is told, and the faults."""
 
-    def call(mode, file=DATA / "saxpy.ptx", **options):
+    def call(mode, file=DATA / "programs/saxpy.ptx", **options):
         told, faults = [], []
         (gpu,) = emulated_gpus(90, **options)
         status = run_program([program, mode, str(file)], gpu, told.append, faults.append)
@@ -68,7 +68,9 @@ def test_a_program(run):
 def test_its_time_is_predicted(program):
     command = [sys.executable, "-m", "triton_ext", "run", "--emulate", "sm_90", "--time", "--"]
     done = subprocess.run(
-        [*command, program, "plain", str(DATA / "saxpy.ptx")], capture_output=True, text=True
+        [*command, program, "plain", str(DATA / "programs/saxpy.ptx")],
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stdout) == (0, "launching\n1 595 132\n")
     assert re.search(r"^saxpy: [\d.]+ us on an H200", done.stderr)

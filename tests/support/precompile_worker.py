@@ -13,7 +13,7 @@ import torch
 from triton import knobs
 
 import triton_ext
-from triton_ext.hardware.architecture import MULTIPROCESSORS
+from triton_ext.hardware.architecture import CAPABILITIES
 from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.epilogue import NO_EPILOGUE, EpilogueSpec
 from triton_ext.kernels.precompile import configurations, precompile
@@ -57,7 +57,9 @@ def main():
             for kind, asked, call in products(arch):
                 with triton_ext.emulate(f"sm_{arch}", idle=True):
                     product, epilogue = asked
-                    problems = [Problem(*size, MULTIPROCESSORS[arch]) for size in SIZES]
+                    problems = [
+                        Problem(*size, CAPABILITIES[arch].multiprocessors) for size in SIZES
+                    ]
                     configs = configurations(arch, product, problems, epilogue)
                     done = list(precompile(configs, Path(folder), jobs=2))
                     assert [each.error for each in done] == [None] * len(configs), done

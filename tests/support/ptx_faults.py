@@ -381,6 +381,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
     import corpus_worker
     import torch
     from triton import knobs
+    from triton.runtime.jit import JITFunction
 
     import triton_ext
     from triton_ext.emulator.clients.schedules.decide import decide
@@ -439,6 +440,9 @@ def capture(job: dict[str, Any]) -> list[Launched]:
         return program
 
     before = EmulatedGpu.launch, torch.empty
+    for each in gc.get_objects():  # a kernel that this process has compiled is compiled again
+        if isinstance(each, JITFunction):
+            each.device_caches.clear()
     EmulatedGpu.program = noted
     knobs.compilation.listener = lambda **told: groups.append(told["metadata_group"])
     EmulatedGpu.launch = launch
