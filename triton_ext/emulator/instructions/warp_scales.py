@@ -89,7 +89,7 @@ class WarpScales:
     def of(
         cls, operands: Operands, at: Instruction, kind: str, vector: str, scale_type: str
     ) -> WarpScales:
-        """Of an instruction whose operands 4 to 7 are scale-data and {byte-id, thread-id}.
+        """The scales of an instruction: operands 4 to 7 are scale-data and {byte-id, thread-id}.
 
         Raises:
             UnsupportedInstruction: kind, vector and type do not go together.

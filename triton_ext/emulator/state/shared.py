@@ -283,8 +283,8 @@ class SharedMemory:
             )
 
     def last_reads(self, start: int, size: int) -> tuple[Numbers, Numbers]:
-        """Of each piece of 16 bytes of a range, the events of its last write and of its last read
-        by anyone; 0 if there was none."""
+        """The events of the last write and of the last read by anyone, for each piece of 16 bytes
+        of a range; 0 if there was none."""
         here = self._range(start, size)
         reads = self._last_loads()[: len(self._loaders), here].max(axis=0, initial=0)
         return self.written.whole[here] >> EVENT, reads

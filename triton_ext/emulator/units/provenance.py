@@ -188,8 +188,8 @@ def brought(
 
 
 def stale(copies: Iterable[Copied]) -> tuple[Copied, Copied] | None:
-    """Of the copies that have brought one operand, one of an earlier phase of an mbarrier, and one
-    of a later phase, which was there in the earlier phase, too: the later one left the first out.
+    """Two copies of one operand, the first of which a later phase of its mbarrier has left out:
+    the second is of that later phase, and was there in the earlier one, too.
 
     None if there are no such two.
     """
