@@ -17,7 +17,7 @@ _ACQUIRING = ("fence.acq_rel", "fence.sc", "fence.acquire", "membar")
 
 
 def gaps(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
-    """Where the clocks of a launch that has run to its end are too weak to speak of all schedules."""
+    """Where the clocks of a launch that has ended are too weak to speak of all schedules."""
     for at, times in recorder.apart.items():
         yield Reason(
             "relies on other lanes of its warp, with which it need not be in step (a bar.warp.sync"
