@@ -88,7 +88,7 @@ def test_tensor_memory_is_allocated_by_a_whole_warp(name):
 
 
 def test_which_element_is_stored_where_is_said_to_be_open():
-    """Of stores into a tile the set of bytes is compared; all their lines are listed, too."""
+    """The set of bytes of stores into a tile is compared; all their lines are listed, too."""
     for name in (HOPPER, "persistent-persistent_matmul-plain-sm90"):
         outcome = verified(name)
         (entry,) = parse_ptx(corpus().named(name).ptx).kernels
@@ -143,7 +143,7 @@ def test_each_bound_of_a_thread_and_a_block():
 
 
 def test_where_conditions_turn():
-    """Of a register, of what is computed from it, and not of what an unknown decides."""
+    """Bounds are those of conditions on a register, not of conditions that an unknown decides."""
     (kernel,) = parse_ptx("""
 .version 8.7
 .target sm_90a

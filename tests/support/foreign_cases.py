@@ -54,7 +54,7 @@ def _numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def _attention(q: Any, k: Any, v: Any, *, causal: bool = True) -> torch.Tensor:
-    """Of (tokens, heads, width), with fewer heads of k and v."""
+    """Attention over (tokens, heads, width), with fewer heads of k and v."""
     k, v = (each.repeat_interleave(q.shape[1] // each.shape[1], dim=1) for each in (k, v))
     heads = (each.float().transpose(0, 1) for each in (q, k, v))
     return F.scaled_dot_product_attention(*heads, is_causal=causal).transpose(0, 1)
