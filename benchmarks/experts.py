@@ -255,10 +255,10 @@ def tiles(m: int, n: int, k: int) -> Case:
     b, sb = quantize_128x128(torch.randn(n, k, device="cuda").bfloat16())
     sides: dict[str, Launch] = {}
     kernel = _kernel_of(sides, partial(triton_ext.scaled_mm, a, b.t(), sa, sb.t()))
-    scaled = Epilogue(blocks_a=sa, blocks_b=sb.t(), promoted=True)
+    scaled = Epilogue(blocks_a=sa, blocks_b=sb.t(), fp32_accumulation=True)
     for name, tile in SCALED_TILES.items():
         config = kernel_spec(90, "e4m3", out_type="bf16", block_k=128, **tile)
-        for title, epilogue in ((name, scaled), (f"= {name}", Epilogue(promoted=True))):
+        for title, epilogue in ((name, scaled), (f"= {name}", Epilogue(fp32_accumulation=True))):
             call = Call(a, b.t(), epilogue, torch.bfloat16, config=config)
             if title[0] != "=" or name == "128x128":
                 _tried(sides, title, partial(product, call))

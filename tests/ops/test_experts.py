@@ -78,7 +78,9 @@ def test_tiles_with_scales_of_blocks(number):
     b, scale_b, b_values = scaled(generator, n, k, columns, E5M2 if number % 2 else E4M3)
     kind = {(E4M3, E4M3): "e4m3", (E4M3, E5M2): "e4m3_e5m2"}[a.dtype, b.dtype]
     config = kernel_spec(arch, kind, out_type="fp32", block_k=128, stages=2, **tile)
-    epilogue = Epilogue(blocks_a=scale_a.t().contiguous().t(), blocks_b=scale_b.t(), promoted=True)
+    epilogue = Epilogue(
+        blocks_a=scale_a.t().contiguous().t(), blocks_b=scale_b.t(), fp32_accumulation=True
+    )
     call = Call(a, b.t(), epilogue, torch.float32, config=config)
     with triton_ext.emulate(f"sm_{arch}", schedule=SCHEDULES[number % 3]):
         made = product(call)

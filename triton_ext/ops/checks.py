@@ -208,7 +208,7 @@ def checked_gpu(call: Call) -> Gpu:
     gpu = require_gpu(a.device)
     blocks = None if epilogue.blocks_a is None else epilogue.blocks_a.dtype
     check_types(a, b, out_dtype, gpu.arch, blocks)
-    if epilogue.promoted and a.dtype in FP8_TYPES and not has_all_fp8(gpu.arch):
+    if epilogue.fp32_accumulation and a.dtype in FP8_TYPES and not has_all_fp8(gpu.arch):
         if blocks is not None:
             raise LayoutError("scale_a.dtype", blocks, "scales of blocks need Triton 3.9 on Hopper")
         raise LayoutError("use_fast_accum", False, "must be True on Hopper before Triton 3.9")

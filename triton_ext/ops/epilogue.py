@@ -35,7 +35,7 @@ class Epilogue(NamedTuple):
         scale_a, scale_b: fp32, of one element; or of M, and of N.
         blocks_a, blocks_b: scales of the blocks of a and b along K, which the product takes. Those
             of fp32: (M, ceil(K / 128)) or (ceil(M / 128), ceil(K / 128)); with K first for b.
-        promoted: whether the product of fp8 must be added up in fp32; on Hopper, see
+        fp32_accumulation: whether the product of fp8 must be added up in fp32; on Hopper, see
             `ProductSpec.fp32_accumulation`. Elsewhere the tensor cores do.
         offs: int32, where groups end (`ProductSpec.groups`); of two batches, how many rows count.
     """
@@ -49,7 +49,7 @@ class Epilogue(NamedTuple):
     scale_b: Tensor | None = None
     blocks_a: Tensor | None = None
     blocks_b: Tensor | None = None
-    promoted: bool = False
+    fp32_accumulation: bool = False
     offs: Tensor | None = None
 
     @property

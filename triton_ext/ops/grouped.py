@@ -97,7 +97,7 @@ def scaled_grouped_mm(
     scales, blocks = _scales(a, b, ends, scale_a, scale_b)
     epilogue = Epilogue(
         scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0], blocks_b=blocks[1],
-        promoted=not use_fast_accum, offs=ends,
+        fp32_accumulation=not use_fast_accum, offs=ends,
     )  # fmt: skip
     call = Call(a, b, epilogue, out_dtype)
     if wants_gradient(call):
@@ -180,10 +180,10 @@ def _made(call: Call) -> Tensor:
     refuse_tangents(call.a, call.b, epilogue.scale_a, epilogue.scale_b)
     if is_bare(call) and not wants_gradient(call):
         return products.product(call)
-    if epilogue.promoted or epilogue.scale_a is not None or epilogue.blocks_a is not None:
+    if epilogue.fp32_accumulation or epilogue.scale_a is not None or epilogue.blocks_a is not None:
         scales = epilogue.scale_a, epilogue.scale_b, epilogue.blocks_a, epilogue.blocks_b
         made = scaled_operator(
-            call.a, call.b, epilogue.offs, *scales, call.dtype, not epilogue.promoted
+            call.a, call.b, epilogue.offs, *scales, call.dtype, not epilogue.fp32_accumulation
         )
     else:
         made = operator(call.a, call.b, epilogue.offs, call.out_dtype)
@@ -204,7 +204,7 @@ def _scaled_grouped_mm(
 ) -> Tensor:  # fmt: skip
     epilogue = Epilogue(
         scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a, blocks_b=blocks_b,
-        promoted=not use_fast_accum, offs=offs,
+        fp32_accumulation=not use_fast_accum, offs=offs,
     )  # fmt: skip
     return products.product(Call(a, b, epilogue, out_dtype))
 

@@ -63,8 +63,8 @@ def triton_ext_scaled_mm(
     use_fast_accum: bool = False,
     **_: Any,
 ) -> Tensor:
-    promoted = not use_fast_accum
-    epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b, promoted=promoted)
+    fp32_accumulation = not use_fast_accum
+    epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b, fp32_accumulation=fp32_accumulation)
     return product(Call(a, b, epilogue, out.dtype, out))
 
 

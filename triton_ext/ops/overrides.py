@@ -142,9 +142,11 @@ def _scaled_mm(
     ):
         return None
     (m, k), (_, n) = a.shape, b.shape
-    promoted = not use_fast_accum
+    fp32_accumulation = not use_fast_accum
     if is_new() and _are_blocks(scale_a, scale_b, m, n, k) and _is_bias(bias, dtype, n, a):
-        epilogue = Epilogue(bias, blocks_a=scale_a, blocks_b=scale_b, promoted=promoted)
+        epilogue = Epilogue(
+            bias, blocks_a=scale_a, blocks_b=scale_b, fp32_accumulation=fp32_accumulation
+        )
         return product(Call(a, b, epilogue, dtype, out))
     vectors = (
         (scale_a, torch.float32, (m, 1)),
@@ -159,7 +161,7 @@ def _scaled_mm(
             and (vector.shape == shape or (vector.numel() == 1 and vector is not bias))
         ):
             return None
-    epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b, promoted=promoted)
+    epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b, fp32_accumulation=fp32_accumulation)
     return product(Call(a, b, epilogue, dtype, out))
 
 

@@ -112,7 +112,7 @@ def described(gpu: Gpu, call: Call) -> Description:
         a_view, a_copied = view_of_groups(a, 1, groups, reads_as)
         b_view, b_copied = view_of_groups(b, 0, groups, reads_as)
     copied = {name: aligned(each) is not each for name, each in applied.tensors.items()}
-    added: dict[str, Any] = {"fp32_accumulation": True} if applied.promoted else {}
+    added: dict[str, Any] = {"fp32_accumulation": True} if applied.fp32_accumulation else {}
     steps = None
     if blocks_a is not None and blocks_b is not None and mx_scales is None:
         rows = a.shape[-2] * (len(a) if groups == "rows" else 1)
@@ -200,10 +200,12 @@ def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, Late]:
     late: Late = "nothing"
     if epilogue.activation not in (None, *ACTIVATIONS):
         epilogue, late = epilogue._replace(activation=None), "activation"
-    in_fp32 = epilogue.promoted or (epilogue.blocks_a is not None and epilogue.mx_scales is None)
+    in_fp32 = epilogue.fp32_accumulation or (
+        epilogue.blocks_a is not None and epilogue.mx_scales is None
+    )
     in_fp32 &= gpu.arch == 90 and call.a.dtype in FP8_TYPES
-    if epilogue.promoted != in_fp32:
-        epilogue = epilogue._replace(promoted=in_fp32)
+    if epilogue.fp32_accumulation != in_fp32:
+        epilogue = epilogue._replace(fp32_accumulation=in_fp32)
     return epilogue, late
 
 

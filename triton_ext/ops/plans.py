@@ -203,16 +203,26 @@ def signature(call: Call) -> Signature:
     )
     if epilogue is NOTHING:
         return plain if out is None else (plain, _described(out))
-    bias, activation, residual, _, alpha, scale_a, scale_b, blocks_a, blocks_b, promoted, offs = (
-        epilogue
-    )
+    (
+        bias,
+        activation,
+        residual,
+        _,
+        alpha,
+        scale_a,
+        scale_b,
+        blocks_a,
+        blocks_b,
+        fp32_accumulation,
+        offs,
+    ) = epilogue
     return (
         plain,
         out if out is None else _described(out),
         activation,
         alpha == 1,
         alpha == 0,
-        promoted,
+        fp32_accumulation,
         bias if bias is None else _described(bias),
         residual if residual is None else _described(residual),
         scale_a if scale_a is None else _described(scale_a),

@@ -95,7 +95,7 @@ def _scaled_mm(
 ) -> Tensor:
     epilogue = Epilogue(
         bias, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a, blocks_b=blocks_b,
-        promoted=not use_fast_accum,
+        fp32_accumulation=not use_fast_accum,
     )  # fmt: skip
     return products.product(Call(a, b, epilogue, dtype))
 

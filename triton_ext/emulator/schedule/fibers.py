@@ -29,9 +29,9 @@ from triton_ext.emulator.units.mbarriers import mismatches
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction
 
-MANY_LAPS = 256
+MANY_JUMPS = 256
 """Rounds of a loop without a change of memory after which a fiber is taken to wait for others."""
-WATCHED_LAPS = 1024
+WATCHED_JUMPS = 1024
 """Rounds after which its warps are watched: do they repeat themselves?"""
 TOLD_BLOCKS = 4
 """How many blocks are told of, of those whose threads stand at one place for one reason."""
@@ -53,22 +53,22 @@ class Fiber:
         wait: what they wait for, or None.
         parked: they wait for the rest of their warps.
         apart: they must execute the instruction without others that stand there.
-        laps: how often they went back in the text since memory or barriers changed last, which
-            was the machine's change number `since`.
+        backward_jumps: how often they went back in the text since memory or barriers changed
+            last, which was the machine's change number `since`.
     """
 
-    __slots__ = ("apart", "lanes", "laps", "parked", "pc", "since", "wait")
+    __slots__ = ("apart", "backward_jumps", "lanes", "parked", "pc", "since", "wait")
 
     def __init__(self, pc: int, lanes: Lanes) -> None:
         self.pc, self.lanes = pc, lanes
         self.wait: Wait | None = None
         self.parked = self.apart = False
-        self.laps, self.since = 0, -1
+        self.backward_jumps, self.since = 0, -1
 
     def part(self, pc: int, lanes: Lanes) -> Fiber:
         """A fiber of some of its threads, or of some more, which has gone round as often."""
         part = Fiber(pc, lanes)
-        part.laps, part.since = self.laps, self.since
+        part.backward_jumps, part.since = self.backward_jumps, self.since
         return part
 
     def go_on(self, then: Callable[[], None]) -> None:
@@ -84,7 +84,7 @@ class _Watch:
     """Warps that go round in a loop while nothing changes: is a state of theirs there again?"""
 
     progress: int
-    laps: int = 0
+    backward_jumps: int = 0
     state: int = 0
 
 
@@ -216,7 +216,7 @@ class Fibers:
             merged += [fiber for fiber in standing if fiber.apart]
             if len(together) > 1:
                 threads = np.concatenate([lane_sets.indices(each.lanes) for each in together])
-                most = max(together, key=lambda each: (each.since, each.laps))
+                most = max(together, key=lambda each: (each.since, each.backward_jumps))
                 fiber = most.part(pc, lane_sets.pack(np.sort(threads)))
                 for each in together:
                     self.fibers.remove(each)
@@ -300,18 +300,18 @@ class Fibers:
         """
         progress = self.cta.machine.progress
         if fiber.since != progress:
-            fiber.since, fiber.laps = progress, 0
+            fiber.since, fiber.backward_jumps = progress, 0
             repeating = self._repeating.items()
             self._repeating = {warp: since for warp, since in repeating if since == progress}
-        fiber.laps += 1
-        if fiber.laps < WATCHED_LAPS:
+        fiber.backward_jumps += 1
+        if fiber.backward_jumps < WATCHED_JUMPS:
             return
         warps = tuple(lane_sets.warps(fiber.lanes).tolist())
         watch = self._watched.get(warps)
         if watch is None or watch.progress != progress:
             watch = self._watched[warps] = _Watch(progress)
-        watch.laps += 1
-        past = watch.laps - (1 << watch.laps.bit_length() - 1)
+        watch.backward_jumps += 1
+        past = watch.backward_jumps - (1 << watch.backward_jumps.bit_length() - 1)
         if past > COMPARED_LAPS:
             return
         state = self._state(warps)
@@ -524,7 +524,7 @@ class Fibers:
         return standing
 
     def _asked(self, warp: int) -> str:
-        """What a warp has asked for in vain, in words; "" if nothing."""
+        """What a warp has asked for, and not got, in words; "" if nothing."""
         found = self.cta.polled.get(warp, "")
         if isinstance(found, str):
             return found

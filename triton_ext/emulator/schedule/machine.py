@@ -23,7 +23,7 @@ from triton_ext.emulator.errors import (
     SynchronizationFault,
     UninitializedRead,
 )
-from triton_ext.emulator.schedule.fibers import MANY_LAPS, Fiber, Fibers, told
+from triton_ext.emulator.schedule.fibers import MANY_JUMPS, Fiber, Fibers, told
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Launch
@@ -44,23 +44,23 @@ NO_PROGRESS_LIMIT = 20_000_000
 SHOWN_PLACES = 8
 """How many lines of each list the error says that a limit is reached."""
 TIMEOUT_ROUNDS = 64
-"""How often waits may give up in vain, one after the other, until that is called a deadlock."""
+"""How often waits may give up, one after the other, until that is called a deadlock."""
 MAX_STEPS = 100_000_000
 """The instructions of a launch, by default."""
 PATIENCE = 600.0
 """Seconds without the end of a cluster after which a launch ends by default: a large grid may take
 hours, one block of it takes seconds. How long an instruction takes depends on what it does: a loop
 that stores needs 40 minutes for `MAX_STEPS`."""
-VAIN = 16
-"""Polls of global memory in a row, all in vain, after which more clusters start, and the state of
+FUTILE_POLLS = 16
+"""Polls of global memory in a row, all futile, after which more clusters start, and the state of
 those that run is watched."""
-IDLE_POLLS = 8 * VAIN
+IDLE_POLLS = 8 * FUTILE_POLLS
 """The same, after which an asynchronous operation is done, since nothing else seems to go on. (A
 poll that looks at a clock, to give up some day, never repeats its state.)"""
 SHORT = 64
-"""Instructions that a block runs at most in a turn, once there were polls in vain."""
+"""Instructions that a block runs at most in a turn, once there were futile polls."""
 REPEATS = 16
-"""Turns in a row that lead to nothing new, after which a launch is called hopeless."""
+"""Turns in a row that lead to nothing new, after which a launch is called a livelock."""
 CHECKS_AT_EXIT = (check_freed, check_complete, check_awaited, check_others)
 """Called with each block that has ended: they raise what is wrong with it."""
 
@@ -92,7 +92,7 @@ class Schedule:
         """
         if self.name == "random" and len(ready) > 1:
             return self.random.choice(ready)
-        return min(ready, key=lambda fiber: (fiber.laps // MANY_LAPS, fiber.pc))
+        return min(ready, key=lambda fiber: (fiber.backward_jumps // MANY_JUMPS, fiber.pc))
 
     def due(self) -> bool:
         """Whether an operation that could be done now is done."""
@@ -173,7 +173,7 @@ class Watch:
         self._states |= states
 
     @property
-    def hopeless(self) -> bool:
+    def livelocked(self) -> bool:
         """Whether they only repeat themselves."""
         return self.repeats > REPEATS
 
@@ -196,8 +196,8 @@ class Machine:
         quantum: instructions that a block runs at most before another one gets its turn.
         verdict: what is known of all schedules, if that was asked for.
         learned: what its clusters that are done had seen of those of other launches.
-        hopeless: whether what runs only polls, and repeats itself.
-        vain: how often in a row global memory was polled, and held what it had held before.
+        livelocked: whether what runs only polls, and repeats itself.
+        futile_polls: how often in a row global memory was polled, and held what it had held before.
         chosen: the clusters that run, by their numbers; None for all.
         together: as many clusters run side by side as there is room for, as on a GPU; else the next
             one starts when the first has to wait.
@@ -217,8 +217,8 @@ class Machine:
     values: bool = True
     changes: int = 0
     quantum: int = QUANTUM
-    vain: int = 0
-    hopeless: bool = False
+    futile_polls: int = 0
+    livelocked: bool = False
     together: bool = False
     chosen: Sequence[int] | None = None
     target: Target = field(init=False)
@@ -297,25 +297,25 @@ class Machine:
                 self._finish(each.cluster)
                 resident.remove(each)
                 done += 1
-            if self.vain > VAIN:
+            if self.futile_polls > FUTILE_POLLS:
                 self.quantum = min(self.quantum, SHORT)
-            if self.vain > VAIN and self._waiting and len(resident) < limit:
+            if self.futile_polls > FUTILE_POLLS and self._waiting and len(resident) < limit:
                 resident.append(self._start())  # the one that could write what is waited for
                 continue
-            if self.vain > VAIN and not self.together:
+            if self.futile_polls > FUTILE_POLLS and not self.together:
                 if self.changes != watched_since:
                     watch, watched_since = Watch(), self.changes
                 watch.look(self.states())
-                self.hopeless = watch.hopeless
+                self.livelocked = watch.livelocked
             if self.progress != idle_progress:
                 idle_progress, idle_since = self.progress, self.steps
                 done += 1  # what the last turn completed may have made others ready
             elif all(block.endless for each in resident for block in each.blocks):
                 done = 0
-            if self.hopeless:
+            if self.livelocked:
                 done = 0
-            if self.vain > IDLE_POLLS and self._complete_one():
-                self.vain = 0
+            if self.futile_polls > IDLE_POLLS and self._complete_one():
+                self.futile_polls = 0
                 continue
             if done and self.steps - idle_since < 8 * QUANTUM:
                 continue
@@ -340,7 +340,7 @@ class Machine:
         same = self._polled.get(key) == value
         self._polled[key] = value
         cta.polled[warp] = (address, value)
-        self.vain = self.vain + 1 if same else 0
+        self.futile_polls = self.futile_polls + 1 if same else 0
 
     def states(self) -> set[tuple[int, ...]]:
         """A number for the state of each warp of the blocks that run, and of their memory."""

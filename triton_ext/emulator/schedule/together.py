@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from triton_ext.emulator.errors import Deadlock, EmulationError, PeerStopped
-from triton_ext.emulator.schedule.machine import SHORT, VAIN, Machine, Schedule, Watch
+from triton_ext.emulator.schedule.machine import FUTILE_POLLS, SHORT, Machine, Schedule, Watch
 
 LONG = 512
 """Instructions that a block runs at most in a turn."""
@@ -30,7 +30,7 @@ PATIENCE = 60.0
 LATE = 2.0
 """The same, of a GPU whose thread has not even begun."""
 IDLE_TURNS = 4
-"""Turns in vain, in a row, after which a launch counts as one that waits."""
+"""Futile turns in a row, after which a launch counts as one that waits."""
 
 
 @dataclass(eq=False)
@@ -371,9 +371,9 @@ class Together:
         machine = running.machine
         if running.changes != self._changes:  # others have changed memory
             machine.progress += 1
-            machine.vain = 0
-            running.watch, machine.hopeless = Watch(), False
-        before = machine.changes, machine.progress, machine.vain
+            machine.futile_polls = 0
+            running.watch, machine.livelocked = Watch(), False
+        before = machine.changes, machine.progress, machine.futile_polls
         machine.quantum = SHORT if running.idle else LONG
         running.turn = self._turns
         try:
@@ -388,14 +388,14 @@ class Together:
             with self._changed:
                 self._fail(running.device, error)
         if machine.changes != before[0]:
-            machine.vain = running.idle = 0
+            machine.futile_polls = running.idle = 0
             self._changes += 1
             running.watch = Watch()
-        elif machine.progress == before[1] or machine.vain > before[2]:
+        elif machine.progress == before[1] or machine.futile_polls > before[2]:
             running.idle += 1
-        if machine.vain > VAIN and not running.over:
+        if machine.futile_polls > FUTILE_POLLS and not running.over:
             running.watch.look(machine.states())
-        machine.hopeless = running.watch.hopeless
+        machine.livelocked = running.watch.livelocked
         running.changes = self._changes
 
     def _stall(self, live: list[_Running], news: float) -> None:

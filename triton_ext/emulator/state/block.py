@@ -361,7 +361,7 @@ class Cta:
         thread_copies: cp.async.
         tensor_core: what tcgen05 instructions share; None before the first.
         instruction: the one that is being executed.
-        polled: what each warp has asked for in vain: in words, or a global address and what it
+        polled: what each warp has asked for, and not got: in words, or a global address and what it
             held.
     """
 
