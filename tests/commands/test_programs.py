@@ -152,10 +152,14 @@ def test_what_is_a_program(tmp_path, monkeypatch):
     assert list(kinds.values()) == [
         Kind.PYTHON, Kind.CUDA, Kind.PROGRAM, Kind.PYTHON, Kind.PYTHON, Kind.PROGRAM,
     ]  # fmt: skip
+    # What pip installs in another environment belongs to that one's Python.
+    (tmp_path / "d").write_text(f"#!{tmp_path}/python3\nimport sys\n")
+    (tmp_path / "d").chmod(stat.S_IRWXU)
+    assert kind_of("d") is Kind.PROGRAM
     assert found_script("a.py") == "a.py"
     assert found_script("sh") == shutil.which("sh")
-    with pytest.raises(click.BadParameter, match="File 'd' does not exist"):
-        found_script("d")
+    with pytest.raises(click.BadParameter, match="File 'e' does not exist"):
+        found_script("e")
 
 
 @pytest.mark.parametrize(

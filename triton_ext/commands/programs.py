@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +52,8 @@ def found_script(script: str) -> str:
 
 def kind_of(script: str) -> Kind:
     """CUDA C++ by the name's end (``.cu``); a program if it is an ELF file, or one that can be
-    executed and is for another interpreter than Python; else a Python script."""
+    executed and is for another interpreter than Python, or that of another environment, which has
+    installed it; else a Python script."""
     path = Path(script)
     if path.suffix == ".cu":
         return Kind.CUDA
@@ -59,7 +61,15 @@ def kind_of(script: str) -> Kind:
         first = file.readline(256)
     if first.startswith(_ELF):
         return Kind.PROGRAM
-    foreign = first.startswith(b"#!") and b"python" not in first and path.suffix != ".py"
+    interpreter = Path(os.fsdecode(first[2:].strip()))
+    foreign = (
+        first.startswith(b"#!")
+        and path.suffix != ".py"
+        and (
+            b"python" not in first
+            or interpreter.parent == path.parent.absolute() != Path(sys.executable).parent
+        )
+    )
     return Kind.PROGRAM if foreign and os.access(path, os.X_OK) else Kind.PYTHON
 
 
