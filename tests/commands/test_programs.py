@@ -125,6 +125,19 @@ def test_a_fault_in_a_log(tmp_path):
 
 
 @needs_nvcc
+@needs_nvcc
+def test_what_is_undefined_is_said_once(tmp_path):
+    text = (ROOT / "examples/scaled_copy.cu").read_text().replace("#ifdef FENCE", "#if 1")
+    text = text.replace('asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");', "")
+    (tmp_path / "own.cu").write_text(text)
+    done = run("--emulate", "sm_90", tmp_path / "own.cu")
+    assert (done.returncode, done.stdout) == (0, "2 2\n")
+    first, *_ = done.stderr.splitlines()
+    assert first.startswith("triton-ext: undefined ["), done.stderr
+    assert done.stderr.count("undefined [") == 1
+    assert "click" not in done.stderr
+
+
 def test_source_that_does_not_compile(tmp_path):
     (tmp_path / "own.cu").write_text("int main() { return x; }")
     done = run(tmp_path / "own.cu")

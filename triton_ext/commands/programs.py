@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,7 +98,12 @@ def run_foreign(script: str, kind: Kind, arguments: Sequence[str], gpu: Emulated
     from triton_ext.emulator.host.cuda.server import run_program
 
     faults: list[EmulationError] = []
-    with tempfile.TemporaryDirectory(prefix="triton-ext-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="triton-ext-") as folder,
+        warnings.catch_warnings(),
+    ):
+        # No line of Python launched the kernel.
+        warnings.showwarning = lambda text, *_: say(f"triton-ext: {text}", err=True)
         program = script if os.sep in script else os.path.join(os.curdir, script)
         try:
             if kind is Kind.CUDA:
