@@ -59,9 +59,12 @@ def compile_source(source: Path, arch: int, folder: Path) -> Path:
     """
     target = f"compute_{arch}{'a' if arch >= 90 else ''}"
     program = folder / source.stem
+    nvcc = compiler()
+    # The packages keep libraries in lib, where the nvcc of some does not look.
     command = [
-        str(compiler()), "-cudart", "shared", "-gencode", f"arch={target},code={target}",
-        "-lineinfo", "-o", str(program), str(source), f"-L{build()}", "-lcuda",
+        str(nvcc), f"-L{nvcc.parent.parent / 'lib'}", "-cudart", "shared", "-lineinfo",
+        "-gencode", f"arch={target},code={target}", "-o", str(program), str(source),
+        f"-L{build()}", "-lcuda",
     ]  # fmt: skip
     done = subprocess.run(command, stdout=2, check=False)
     if done.returncode:
