@@ -13,6 +13,7 @@ from silicon.copy_cases import INIT, module
 from triton_ext.cli import main
 from triton_ext.emulator import run_ptx
 from triton_ext.emulator.errors import (
+    BarrierFault,
     DescriptorFault,
     EmulationError,
     MemoryFault,
@@ -133,6 +134,19 @@ LAST_STORE = """
  @%p1 cp.async.bulk.commit_group;
 """
 LAST_STORE = LAST_STORE.replace(" st.shared.u32 [%r2], %r0;\n", "", 1)
+EVERYBODY = (
+    """
+ mbarrier.init.shared.b64 [%r1], {count};
+ {rendezvous}
+ @%p1 mbarrier.arrive.shared.b64 _, [%r1];
+WAIT:
+ mbarrier.try_wait.parity.shared.b64 %p3, [%r1], 0;
+ @!%p3 bra WAIT;
+ mov.u32 %r20, %r0;
+"""
+    + OUT
+)
+"""All threads initialise one mbarrier."""
 ZERO, ONE = "0x4000004000010000", "0x4000404000010000"
 # rule, kernel, blocks, what it is if strict, part of the message
 CASES = [
@@ -141,6 +155,13 @@ CASES = [
     ("alloc-commit-address", BARE, 1, MemoryFault, "a generic one is due"),
     ("descriptor-version", VERSION_0.format(descriptor=ZERO), 1, DescriptorFault, "must be 1"),
     ("last-store", LAST_STORE, 1, SynchronizationFault, "has not waited"),
+    (
+        "mbarrier-init-again",
+        EVERYBODY.format(count=1, rendezvous="bar.sync 0;"),
+        1,
+        BarrierFault,
+        "where one is live",
+    ),
     ("remote-scope", REMOTE.format(""), 2, SynchronizationFault, r"at \.cta scope"),
     ("remote-scope", REMOTE.format(".release.cta"), 2, SynchronizationFault, r"at \.cta scope"),
 ]
@@ -194,6 +215,21 @@ def test_another_wrong_quarter_is_a_fault_in_both_modes():
     for strict in (False, True):
         with pytest.raises(TensorMemoryFault, match="at lane 32 by warp 2, which may access"):
             run(shifted, 1, strict=strict)
+
+
+@pytest.mark.parametrize(
+    ("count", "rendezvous", "fault"),
+    [
+        ("1", "", SynchronizationFault),  # used before the last thread has initialised it
+        ("%r0", "bar.sync 0;", BarrierFault),  # as many counts as threads
+    ],
+)
+def test_an_mbarrier_initialised_again_in_another_way_is_a_fault(count, rendezvous, fault):
+    text = EVERYBODY.format(count=count, rendezvous=rendezvous).replace("[%r1], %r0", "[%r1], %r9")
+    text = " add.u32 %r9, %r0, 1;\n" + text
+    for schedule in SCHEDULES:
+        with pytest.raises((fault, BarrierFault)):
+            run(text, 1, schedule=schedule)
 
 
 def test_a_race_is_one_in_both_modes():

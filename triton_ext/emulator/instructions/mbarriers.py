@@ -68,7 +68,7 @@ def init(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         counts = _numbers(count, cta, lanes)
         agents = cta.agents_of_lanes(lanes)
         for lane, where in enumerate(address(cta, lanes)):
-            initialise(cta, int(where), int(counts[lane]), int(agents[lane]))
+            initialise(cta, int(where), int(counts[lane]), int(agents[lane]), lanes)
             _tell(cta, lanes, lane, int(where), "init")
         cta.machine.progress += 1
 

@@ -286,7 +286,7 @@ class MBarrier:
         brought: by the memory and the address of a box, the last phases in which it came.
         awaited: how many phases the threads of its block know to have completed, by a wait.
         name: how errors name it, with its address.
-        made_by, made_at: the agent that initialised it, and its event.
+        makers: the agents that initialised it, and the event of each.
         history: what happened at it.
     """
 
@@ -304,12 +304,17 @@ class MBarrier:
         self.signals: dict[int, tuple[int, int]] = {}
         self.brought: dict[tuple[int, int], deque[int]] = {}
         self.awaited = 0
-        self.name, self.made_by, self.made_at = name, made_by, made_at
+        self.name, self.makers = name, {made_by: made_at}
         self.history = History()
 
     def note(self, what: str, number: int, at: Instruction) -> None:
         """Remember what happens in this phase, for errors."""
         self.history.note(self.phase, what, number, at)
+
+    def is_as_made(self, count: int, agent: int) -> bool:
+        """Whether another initialisation, by another agent, would change nothing."""
+        new = not self.phase and not self.tx and self.pending == self.count == count
+        return new and agent not in self.makers
 
     def expect_tx(self, size: int) -> None:
         """The phase completes only after `size` more bytes."""

@@ -85,7 +85,15 @@ THREAD_SYNC = Leniency(
     ' operations"',
     "Triton, which emits no tcgen05.fence; ptxas 13.4, which makes no instruction of one",
 )
-LENIENCIES = (QUARTER, ADDRESS, VERSION, LAST_STORE, REMOTE_SCOPE, THREAD_SYNC)
+INIT_AGAIN = Leniency(
+    "mbarrier-init-again",
+    "an mbarrier is initialised by several threads, all with the same count, before its use",
+    "one mbarrier; each of these threads must be ordered before its use",
+    'PTX ISA, "mbarrier.init"',
+    "Modular's kernel 8 of its Blackwell series, in which all threads of a block initialise four"
+    " barriers, and whose results are checked on Blackwell GPUs",
+)
+LENIENCIES = (QUARTER, ADDRESS, VERSION, LAST_STORE, REMOTE_SCOPE, THREAD_SYNC, INIT_AGAIN)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from triton_ext.emulator.state.barriers import BROUGHT, MBarrier
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock, RemoteArrival
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.state.leniencies import ADDRESS
+from triton_ext.emulator.state.leniencies import ADDRESS, INIT_AGAIN
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, SHARED_WINDOW, WINDOW_SHIFT
 from triton_ext.hardware.alignments import MBARRIER
 from triton_ext.ptx.parse import Instruction
@@ -120,18 +120,22 @@ def find(cta: Cta, address: int, agent: int | None = None, clock: Clock | None =
             f" {name_of(target, address & OFFSET_MASK)}{aligned}"
         )
     seen = clock.seen if clock else None if agent is None else cta.cluster.clocks.seen[agent]
-    if seen is not None and seen[barrier.made_by] < barrier.made_at:
-        where = " of the cluster (fence.mbarrier_init and barrier.cluster)"
-        raise SynchronizationFault(
-            f"{barrier.name} was initialised by {cta.cluster.agent_name(barrier.made_by)}, and"
-            f" nothing orders that before its use: a barrier{where if target is not cta else ''}"
-            " is missing"
-        )
+    for maker, event in barrier.makers.items() if seen is not None else ():
+        if seen[maker] < event:
+            where = " of the cluster (fence.mbarrier_init and barrier.cluster)"
+            raise SynchronizationFault(
+                f"{barrier.name} was initialised by {cta.cluster.agent_name(maker)}, and nothing"
+                f" orders that before its use: a barrier{where if target is not cta else ''} is"
+                " missing"
+            )
     return barrier
 
 
-def initialise(cta: Cta, address: int, count: int, agent: int) -> None:
+def initialise(cta: Cta, address: int, count: int, agent: int, lanes: Lanes) -> None:
     """Make an mbarrier (``mbarrier.init``).
+
+    Args:
+        lanes: those that execute the instruction, of which `agent` is one.
 
     Raises:
         BarrierFault: there is an mbarrier already, or the count is out of range.
@@ -140,6 +144,10 @@ def initialise(cta: Cta, address: int, count: int, agent: int) -> None:
     offset = address & OFFSET_MASK
     event = cta.cluster.clocks.tick(np.array([agent]))
     barriers = cta.mbarriers
+    made = barriers.get(offset)
+    if made and made.is_as_made(count, agent) and cta.takes(INIT_AGAIN, lanes):
+        made.makers[agent] = event
+        return
     for other in (offset - 4, offset, offset + 4):
         if other in barriers:
             raise BarrierFault(
