@@ -67,8 +67,9 @@ def init(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> None:
         counts = _numbers(count, cta, lanes)
         agents = cta.agents_of_lanes(lanes)
+        mine: set[int] = set()
         for lane, where in enumerate(address(cta, lanes)):
-            initialise(cta, int(where), int(counts[lane]), int(agents[lane]), lanes)
+            initialise(cta, int(where), int(counts[lane]), int(agents[lane]), lanes, mine)
             _tell(cta, lanes, lane, int(where), "init")
         cta.machine.progress += 1
 

@@ -311,10 +311,9 @@ class MBarrier:
         """Remember what happens in this phase, for errors."""
         self.history.note(self.phase, what, number, at)
 
-    def is_as_made(self, count: int, agent: int) -> bool:
-        """Whether another initialisation, by another agent, would change nothing."""
-        new = not self.phase and not self.tx and self.pending == self.count == count
-        return new and agent not in self.makers
+    def is_as_made(self, count: int) -> bool:
+        """Whether another initialisation with this count would change nothing."""
+        return not self.phase and not self.tx and self.pending == self.count == count
 
     def expect_tx(self, size: int) -> None:
         """The phase completes only after `size` more bytes."""

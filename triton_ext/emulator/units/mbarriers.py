@@ -131,11 +131,14 @@ def find(cta: Cta, address: int, agent: int | None = None, clock: Clock | None =
     return barrier
 
 
-def initialise(cta: Cta, address: int, count: int, agent: int, lanes: Lanes) -> None:
+def initialise(
+    cta: Cta, address: int, count: int, agent: int, lanes: Lanes, mine: set[int]
+) -> None:
     """Make an mbarrier (``mbarrier.init``).
 
     Args:
         lanes: those that execute the instruction, of which `agent` is one.
+        mine: the offsets that these lanes have initialised by it; this one is added.
 
     Raises:
         BarrierFault: there is an mbarrier already, or the count is out of range.
@@ -145,7 +148,9 @@ def initialise(cta: Cta, address: int, count: int, agent: int, lanes: Lanes) -> 
     event = cta.cluster.clocks.tick(np.array([agent]))
     barriers = cta.mbarriers
     made = barriers.get(offset)
-    if made and made.is_as_made(count, agent) and cta.takes(INIT_AGAIN, lanes):
+    others = made is not None and (offset in mine or agent not in made.makers)
+    mine.add(offset)
+    if made and others and made.is_as_made(count) and cta.takes(INIT_AGAIN, lanes):
         made.makers[agent] = event
         return
     for other in (offset - 4, offset, offset + 4):
