@@ -67,9 +67,9 @@ def init(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> None:
         counts = _numbers(count, cta, lanes)
         agents = cta.agents_of_lanes(lanes)
-        mine: set[int] = set()
+        threads = lane_sets.indices(lanes)
         for lane, where in enumerate(address(cta, lanes)):
-            initialise(cta, int(where), int(counts[lane]), int(agents[lane]), lanes, mine)
+            initialise(cta, int(where), int(counts[lane]), int(agents[lane]), int(threads[lane]))
             _tell(cta, lanes, lane, int(where), "init")
         cta.machine.progress += 1
 

@@ -287,11 +287,17 @@ class MBarrier:
         awaited: how many phases the threads of its block know to have completed, by a wait.
         name: how errors name it, with its address.
         makers: the agents that initialised it, and the event of each.
+        threads: the same, by thread.
         history: what happened at it.
     """
 
     def __init__(
-        self, count: int, clock: Clock, name: str = "", made_by: int = 0, made_at: int = 0
+        self,
+        count: int,
+        clock: Clock,
+        name: str = "",
+        makers: dict[int, int] | None = None,
+        threads: set[int] | None = None,
     ) -> None:
         if not 1 <= count <= COUNT_LIMIT:
             raise BarrierFault(f"mbarrier.init with count {count}: must be in [1, {COUNT_LIMIT}]")
@@ -304,16 +310,17 @@ class MBarrier:
         self.signals: dict[int, tuple[int, int]] = {}
         self.brought: dict[tuple[int, int], deque[int]] = {}
         self.awaited = 0
-        self.name, self.makers = name, {made_by: made_at}
+        self.name, self.makers, self.threads = name, makers or {}, threads or set()
         self.history = History()
 
     def note(self, what: str, number: int, at: Instruction) -> None:
         """Remember what happens in this phase, for errors."""
         self.history.note(self.phase, what, number, at)
 
-    def is_as_made(self, count: int) -> bool:
-        """Whether another initialisation with this count would change nothing."""
-        return not self.phase and not self.tx and self.pending == self.count == count
+    def is_as_made(self, count: int, thread: int) -> bool:
+        """Whether its initialisation by another thread would change nothing."""
+        new = not self.phase and not self.tx and self.pending == self.count == count
+        return new and thread not in self.threads
 
     def expect_tx(self, size: int) -> None:
         """The phase completes only after `size` more bytes."""

@@ -131,14 +131,11 @@ def find(cta: Cta, address: int, agent: int | None = None, clock: Clock | None =
     return barrier
 
 
-def initialise(
-    cta: Cta, address: int, count: int, agent: int, lanes: Lanes, mine: set[int]
-) -> None:
+def initialise(cta: Cta, address: int, count: int, agent: int, thread: int) -> None:
     """Make an mbarrier (``mbarrier.init``).
 
     Args:
-        lanes: those that execute the instruction, of which `agent` is one.
-        mine: the offsets that these lanes have initialised by it; this one is added.
+        thread: of the block, and of `agent`, which may be a warp.
 
     Raises:
         BarrierFault: there is an mbarrier already, or the count is out of range.
@@ -148,10 +145,13 @@ def initialise(
     event = cta.cluster.clocks.tick(np.array([agent]))
     barriers = cta.mbarriers
     made = barriers.get(offset)
-    others = made is not None and (offset in mine or agent not in made.makers)
-    mine.add(offset)
-    if made and others and made.is_as_made(count) and cta.takes(INIT_AGAIN, lanes):
+    if (
+        made is not None
+        and made.is_as_made(count, thread)
+        and cta.takes(INIT_AGAIN, slice(thread, thread + 1))
+    ):
         made.makers[agent] = event
+        made.threads.add(thread)
         return
     for other in (offset - 4, offset, offset + 4):
         if other in barriers:
@@ -160,7 +160,7 @@ def initialise(
                 " come first"
             )
     name = f"the mbarrier at {name_of(cta, offset)}"
-    barrier = MBarrier(count, cta.cluster.clocks.empty(), name, agent, event)
+    barrier = MBarrier(count, cta.cluster.clocks.empty(), name, {agent: event}, {thread})
     cta.shared.hold(offset, agent, event)
     barriers[offset] = barrier
 
