@@ -30,11 +30,20 @@ module attributes {{"ttg.num-ctas" = {blocks} : i32, "ttg.num-warps" = {warps} :
     %p = tt.addptr %from, %i : tensor<{size}x!tt.ptr<{element}>, #a>, tensor<{size}xi32, #a>
     %q = tt.addptr %to, %j : tensor<{size}x!tt.ptr<{element}>, #b>, tensor<{size}xi32, #b>
     %x = tt.load %p : tensor<{size}x!tt.ptr<{element}>, #a>
-    %y = ttg.convert_layout %x : tensor<{size}x{element}, #a> -> tensor<{size}x{element}, #b>
-    tt.store %q, %y : tensor<{size}x!tt.ptr<{element}>, #b>
+{convert}    tt.store %q, %y : tensor<{size}x!tt.ptr<{element}>, #b>
     tt.return
   }}
 }}
+"""
+
+
+CONVERT = """\
+    %y = ttg.convert_layout %x : tensor<{size}x{element}, #a> -> tensor<{size}x{element}, #b>
+"""
+CONVERT_BITS = """\
+    %u = arith.trunci %x : tensor<{size}xi8, #a> to tensor<{size}xi1, #a>
+    %v = ttg.convert_layout %u : tensor<{size}xi1, #a> -> tensor<{size}xi1, #b>
+    %y = arith.extui %v : tensor<{size}xi1, #b> to tensor<{size}xi8, #b>
 """
 
 
@@ -48,10 +57,13 @@ def attribute(bases):
 
 
 def run(job):
-    layouts = {"a": attribute(job["a"]), "b": attribute(job["b"])}
+    parts = job | {"a": attribute(job["a"]), "b": attribute(job["b"])}
+    convert = CONVERT
+    if job["element"] == "i1":  # which no memory holds
+        convert, parts["element"] = CONVERT_BITS, "i8"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "convert.ttgir"
-        path.write_text(MODULE.format(**(job | layouts)))
+        path.write_text(MODULE.format(convert=convert.format(**parts), **parts))
         knobs.runtime.add_stages_inspection_hook = stop_at_ptx
         options = {"num_warps": job["warps"], "num_ctas": job["blocks"]}
         compiled = triton.compile(str(path), target=gpu_target(job["arch"]), options=options)

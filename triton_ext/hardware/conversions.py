@@ -28,13 +28,16 @@ from triton_ext.hardware.scratch_layout import (
 )
 from triton_ext.hardware.warp_shuffles import warp_permutation
 from triton_ext.layouts.arguments import one_of
-from triton_ext.layouts.cluster import within_block
+from triton_ext.layouts.cluster import block_bases, within_block
 from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS, SharedLinear
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.shared_encoding import checked_layout
 
 Way = Literal["nothing", "registers", "shuffles", "shared memory", "cluster"]
 """By what a conversion is done; ``cluster``: through the shared memory of several blocks."""
+BROADCASTS_READ = (3, 9)
+"""The release of Triton since which a warp reads its own copy of what several hold."""
+REMOTE_LOAD = "ld.shared::cluster"
 _DIMS = ("register", "lane", "warp", "block")
 
 
@@ -44,7 +47,7 @@ class Scratch:
 
     Attributes:
         encoding: the layout of the tensor there, if it were whole.
-        bytes: what a block needs at once.
+        bytes: what a block needs at once; in a cluster, Triton 3.7 takes as much for each block.
         rounds: into how many parts the tensor is divided, which follow each other there.
         within_warps: whether only the threads of a warp wait for each other in between.
         store, load: the instructions of all rounds.
@@ -151,8 +154,25 @@ def _moved_dims(source: LinearLayout, target: LinearLayout) -> tuple[str, ...]:
     return tuple(left)
 
 
+def _reads_copies(source: LinearLayout, target: LinearLayout) -> bool:
+    """Whether each warp holds, before, all that it is to hold, by lanes where warps differ."""
+    ours, theirs = _flat(source).bases, _flat(target).bases
+    lanes = {*ours["lane"], (0,)}
+    held = lanes.union(ours["register"])
+    return held.issuperset(theirs["register"] + theirs["lane"]) and all(
+        before == after or (before == (0,) and after in lanes)
+        for name in ("warp", "block")
+        for before, after in zip(ours[name], theirs[name], strict=True)
+    )
+
+
 def plan_conversion(
-    source: LinearLayout, target: LinearLayout, element_bitwidth: int, *, arch: int = 90
+    source: LinearLayout,
+    target: LinearLayout,
+    element_bitwidth: int,
+    *,
+    arch: int = 90,
+    release: tuple[int, int] = (3, 9),
 ) -> PlannedConversion:
     """How a tensor is converted from one distributed layout to another.
 
@@ -160,6 +180,7 @@ def plan_conversion(
         source, target: ``register``, ``lane``, ``warp`` (and ``block``) -> the tensor's dimensions.
         element_bitwidth: 1 to 64; less than 8 are stored as bytes.
         arch: the compute capability, times ten: sm_90 brought stmatrix.
+        release: of Triton, (major, minor).
 
     Raises:
         LayoutError: layouts that are no distributed ones, of different shapes, or of different
@@ -176,20 +197,31 @@ def plan_conversion(
             raise LayoutError("target", target.in_dims, rule)
     warps, bits = source.in_dims["warp"], max(8, element_bitwidth)
     moved = _moved_dims(source, target)
+    if release >= BROADCASTS_READ and len(moved) > 2 and _reads_copies(source, target):
+        moved = _DIMS[:2]
     if len(moved) < 2:
         return PlannedConversion("registers" if moved else "nothing", 0, warps)
-    if "block" not in moved:
-        source, target = within_block(source), within_block(target)
-    size = within_block(source).total_out_size * bits // 8
+    size = source.total_out_size * bits // 8 >> len(block_bases(source))
     flat = _flat(source), _flat(target)
     if moved == ("register", "lane"):
         permutation = warp_permutation(*flat)
         if permutation.transpositions < 2:
             return PlannedConversion("shuffles", size, warps, permutation.shuffles(bits))
     scratch = _scratch(flat, bits, arch, source.out_dims, moved)
-    return PlannedConversion(
-        "cluster" if "block" in moved else "shared memory", size, warps, scratch=scratch
-    )
+    way: Way = "cluster" if scratch.load.instruction == REMOTE_LOAD else "shared memory"
+    return PlannedConversion(way, size, warps, scratch=scratch)
+
+
+def _reads_others(source: LinearLayout, target: LinearLayout) -> bool:
+    """Whether a block loads what another one stored."""
+    through = target.invert_and_compose(source)
+    at = list(through.out_dims).index("block")
+    own = source.bases["block"]
+    for name, bases in through.bases.items():
+        for i, basis in enumerate(bases):
+            if basis[at] != (1 << i if name == "block" and any(own[i]) else 0):
+                return True
+    return False
 
 
 def _scratch(
@@ -206,14 +238,17 @@ def _scratch(
     if found.block:
         whole["block"] = [(value,) for value in found.block]
     layout = LinearLayout(whole, {"flat": flat[0].total_out_size})
+    repeats = any(each.free_variable_masks()["warp"] for each in flat)
+    load = _move("load", found.load, found, flat[1], bits)
+    if found.block and _reads_others(*flat):
+        load = replace(load, instruction=REMOTE_LOAD)
     return Scratch(
         encoding=SharedLinear.from_linear_layout(layout.reshape_outs(shape)),
         bytes=bits // 8 << len(found.offset),
         rounds=1 << len(found.rounds),
-        within_warps=len(moved) == 2
-        and not any(each.free_variable_masks()["warp"] for each in flat),
+        within_warps=flat[0].in_dims["warp"] == 1 or not (repeats or "warp" in moved),
         store=_move("store", found.store, found, flat[0], bits),
-        load=_move("load", found.load, found, flat[1], bits, remote="block" in moved),
+        load=load,
     )
 
 
@@ -223,8 +258,6 @@ def _move(
     scratch: ScratchLayout,
     registers: LinearLayout,
     bits: int,
-    *,
-    remote: bool = False,
 ) -> PlannedMove:
     """The stores or loads of all rounds."""
     size = 1 << len(scratch.offset + scratch.block)
@@ -243,10 +276,7 @@ def _move(
         for warp in range(pattern.warps)
         for start in pattern.starts[warp * each : (warp + 1) * each] * rounds
     ]
-    name = f"{'st' if direction == 'store' else 'ld'}{'.' if instruction is VECTORS else ''}"
-    if instruction is VECTORS:
-        name = f"{name}shared{'::cluster' if remote else ''}"
-    else:
-        name = f"{name}matrix"
+    name = "st" if direction == "store" else "ld"
+    name += ".shared" if instruction is VECTORS else "matrix"
     pattern = replace(pattern, starts=tuple(starts))
     return PlannedMove(direction, name, instruction is TRANSPOSED, pattern)

@@ -57,8 +57,12 @@ def warp_permutation(source: LinearLayout, target: LinearLayout) -> WarpPermutat
         size = max(len(side[name]) for side in sides)
         for side in sides:
             side[name] += [0] * (size - len(side[name]))
+    held = {value for side in sides[1].values() for value in side}
+    by_warp = [value for value in sides[0]["lane"] if value not in held | {0}]
+    for name, values in sides[0].items():
+        sides[0][name] = [value if value in held else 0 for value in values]
     step = _permutation(*sides)
-    transpositions, moves_lanes = 0, False
+    transpositions, moves_lanes = 0, bool(by_warp)
     for cycle in _cycles(step):
         kinds = [name for name, _ in cycle]
         # In a cycle of both, each run of lanes is one transposition, and a cycle of its own.
