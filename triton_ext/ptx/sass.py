@@ -63,7 +63,8 @@ class SassInstruction:
 
     def __str__(self) -> str:
         place = f"  ({self.file}:{self.line})" if self.file else ""
-        return f"{self.address:04x}: {self.guard}{self.opcode} {', '.join(self.operands)}{place}"
+        operands = ", ".join(self.operands)
+        return f"{self.address:04x}: {self.guard}{self.opcode} {operands}".rstrip() + place
 
     @property
     def is_product(self) -> bool:
