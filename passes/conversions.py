@@ -144,7 +144,8 @@ def line_counts(
         place = _place(operation.location)
         return lines.setdefault(place, LineCount(place))
 
-    for use in (*found, *moves):
+    uses: list[ConversionUse | MoveUse] = [*found, *moves]
+    for use in uses:
         line = at(use.operation)
         if line is None:
             continue

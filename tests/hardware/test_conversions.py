@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-import conversion_jobs
+import convert_layout
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -91,19 +91,19 @@ def test_a_warp_reads_its_own_copy_since_3_9():
 
 
 def compare(site, seed, count, *, blocks=False):
-    jobs = conversion_jobs.jobs(seed, count, blocks=blocks)
-    release, results = conversion_jobs.compiled(jobs, site)
+    jobs = convert_layout.jobs(seed, count, blocks=blocks)
+    release, results = convert_layout.compiled(jobs, site)
     ways: Counter = Counter()
     for job, result in zip(jobs, results, strict=True):
         if blocks and release < (3, 8) and "PassManager" in result.get("error", ""):
             continue  # 3.7 converts within a block alone
-        found = conversion_jobs.planned(job, release)
-        assert conversion_jobs.moves(result["ptx"]) == found.instructions, job
+        found = convert_layout.planned(job, release)
+        assert convert_layout.moves(result["ptx"]) == found.instructions, job
         ways[found.way] += 1
         if found.scratch is not None:
             times = job["blocks"] if release < (3, 8) else 1
             assert result["shared"] in (found.scratch.bytes, times * found.scratch.bytes), job
-            waits = conversion_jobs.barriers(result["ptx"])
+            waits = convert_layout.barriers(result["ptx"])
             assert waits != found.scratch.within_warps, job
     return ways
 
@@ -125,13 +125,13 @@ def test_triton_does_what_is_predicted(site, seed):
 def test_the_wavefronts_are_what_the_emulated_gpu_counts():
     """Of drawn conversions that Triton compiled, with the addresses that the PTX computes."""
     pytest.importorskip("triton")
-    jobs = [job for job in conversion_jobs.jobs(11, some(8)) if job["arch"] >= 90]
-    release, results = conversion_jobs.compiled(jobs, None)
+    jobs = [job for job in convert_layout.jobs(11, some(8)) if job["arch"] >= 90]
+    release, results = convert_layout.compiled(jobs, None)
     for job, result in zip(jobs, results, strict=True):
-        found = conversion_jobs.planned(job, release)
+        found = convert_layout.planned(job, release)
         if found.scratch is None:
             continue
-        size = conversion_jobs.BITS[job["element"]] // 8 * job["size"]
+        size = convert_layout.BITS[job["element"]] // 8 * job["size"]
         arrays = (
             np.random.default_rng(0).integers(256, size=size, dtype=np.uint8),
             np.zeros(size, np.uint8),
@@ -165,12 +165,12 @@ def test_the_encodings_in_between():
 
 def test_no_encoding_in_between_is_better_than_tritons_own():
     compared = 0
-    for job in conversion_jobs.jobs(4, 60):
-        found = conversion_jobs.planned(job, (3, 9))
+    for job in convert_layout.jobs(4, 60):
+        found = convert_layout.planned(job, (3, 9))
         if found.way != "shared memory":
             continue
-        source, target = (conversion_jobs.layout(job[name], job["size"]) for name in "ab")
-        bits, own = conversion_jobs.BITS[job["element"]], found.scratch.encoding
+        source, target = (convert_layout.layout(job[name], job["size"]) for name in "ab")
+        bits, own = convert_layout.BITS[job["element"]], found.scratch.encoding
         best = stagings(source, target, bits, arch=job["arch"], more=(own,))[0]
         assert best.wavefronts == found.wavefronts
         compared += 1

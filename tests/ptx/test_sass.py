@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 from pass_corpus import environment, release_at
-from sites import SUPPORT, triton_sites
+from sites import ROOT, triton_sites
 
 from triton_ext.errors import LayoutError
 from triton_ext.ptx.sass import SassInstruction, overwritten_operands, parse_sass
@@ -105,16 +105,14 @@ def test_no_listing():
     assert str(SassInstruction(16, "", "NOP", ())) == "0010: NOP"
 
 
-KERNEL = SUPPORT / "register_operands.py"
-SIGNATURE = "*fp16:16, *bf16:16, *fp32:16" + ", i32:16" * 4 + ", 128, 128, 32"
+SCRIPT = ROOT / "docs" / "upstream" / "operand_overwritten.py"
 
 
 @pytest.mark.parametrize("site", triton_sites())
 def test_ptxas_before_13_3(site: Path | None, tmp_path):
-    """Triton's own matmul, A converted: ptxas 12 overwrites it, ptxas 13.4, of Triton 3.9, not."""
+    """ptxas 12 overwrites A of a pipelined matmul, ptxas 13.4, of Triton 3.9, does not."""
     command = [
-        sys.executable, "-m", "triton_ext", "compile", f"{KERNEL}::multiply", "--target",
-         "sm_90", "--num-warps", "8", "--signature", SIGNATURE, "--sass",
+        sys.executable, "-m", "triton_ext", "compile", str(SCRIPT), "--target", "sm_90", "--sass",
     ]  # fmt: skip
     settings = environment(site) | {"TRITON_CACHE_DIR": str(tmp_path)}
     finished = subprocess.run(command, capture_output=True, text=True, env=settings)
@@ -122,7 +120,9 @@ def test_ptxas_before_13_3(site: Path | None, tmp_path):
         assert finished.returncode == 0, finished.stderr
         return
     assert finished.returncode == 1
-    assert "register_operands.py:19: error: multiply: registers of A of 1 wgmma" in finished.stderr
+    assert (
+        "operand_overwritten.py:30: error: multiply: registers of A of 1 wgmma" in finished.stderr
+    )
     assert "HGMMA.64x128x16.F32.BF16" in finished.stderr
 
 

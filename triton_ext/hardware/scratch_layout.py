@@ -190,7 +190,8 @@ def _swizzled(
         [*vector, *stored], [*vector, *loaded], blocks, total, free - min(line, free)
     )
     bank = _complement([*vector, *segment, *blocks], total)
-    kept, rounds = [], []
+    kept: list[int] = []
+    rounds: list[int] = []
     for value in segment:
         if value in src.register and value in dst.register:
             (kept if repeats > 0 else rounds).append(value)

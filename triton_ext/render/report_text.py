@@ -164,7 +164,7 @@ def converted_lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _conversion_text(report: Mapping[str, Any]) -> Iterator[str]:
     found = list(converted_lines(report))
     if found:
-        yield "layout conversions, and what the PTX has at each line:"
+        yield "layout conversions, and what the PTX has at the lines of moves:"
     for place, words in found:
         yield f"    {place}  {words}" if place else f"      {words}"
 

@@ -17,7 +17,7 @@ from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.passes.conversions import counted_name
 from triton_ext.ptx.parse import parse_ptx
 
-WORKER = Path(__file__).with_name("conversions_worker.py")
+WORKER = Path(__file__).with_name("convert_layout_worker.py")
 BITS = {"i1": 1, "i8": 8, "f16": 16, "f32": 32, "i64": 64}
 MOVES = ("ld.", "st.", "ldm", "stm", "shfl")
 
