@@ -23,7 +23,10 @@ _MATRIX = re.compile(r"(?P<name>(?:ld|st)matrix)\..*?(?P<count>x\d)(?P<trans>\.t
 _COUNTED = ("shfl.sync", "prmt", "selp", "bar.sync", "bar.warp.sync")
 _MOVING = ("ld.shared", "st.shared", "ldmatrix", "stmatrix", "shfl.sync")
 _OTHER_USERS = frozenset(
-    ("tt.reduce", "tt.scan", "tt.gather", "tt.histogram", "tt.map_elementwise")
+    (
+        "tt.reduce", "tt.scan", "tt.gather", "tt.histogram", "tt.atomic_rmw", "tt.atomic_cas",
+        "ttg.local_gather", "ttg.local_scatter", "ttg.warp_specialize",
+    )
 )  # fmt: skip
 """Operations that shuffle and use shared memory themselves."""
 

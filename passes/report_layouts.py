@@ -104,6 +104,7 @@ def _move(use: MoveUse) -> dict[str, Any]:
         "shape": list(use.tensor.shape),
         "instruction": move.mnemonic if move else None,
         "access_bytes": move.access_bytes if move else None,
+        "bytes": move.bytes if move else None,
         "instructions_per_warp": move.pattern.instructions if move else None,
         "warps": move.pattern.warps if move else None,
         "wavefronts": move.pattern.wavefronts if move else None,
