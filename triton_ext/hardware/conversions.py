@@ -246,7 +246,8 @@ def _scratch(
         encoding=SharedLinear.from_linear_layout(layout.reshape_outs(shape)),
         bytes=bits // 8 << len(found.offset),
         rounds=1 << len(found.rounds),
-        within_warps=flat[0].in_dims["warp"] == 1 or not (repeats or "warp" in moved),
+        within_warps=load.instruction != REMOTE_LOAD
+        and (flat[0].in_dims["warp"] == 1 or not (repeats or "warp" in moved)),
         store=_move("store", found.store, found, flat[0], bits),
         load=load,
     )
