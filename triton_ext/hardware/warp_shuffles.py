@@ -58,6 +58,7 @@ def warp_permutation(source: LinearLayout, target: LinearLayout) -> WarpPermutat
         for side in sides:
             side[name] += [0] * (size - len(side[name]))
     held = {value for side in sides[1].values() for value in side}
+    # Lanes of the source that are warps of the target: each warp takes its own part of a copy.
     by_warp = [value for value in sides[0]["lane"] if value not in held | {0}]
     for name, values in sides[0].items():
         sides[0][name] = [value if value in held else 0 for value in values]
