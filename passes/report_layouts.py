@@ -12,6 +12,12 @@ from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.dump import layout_object
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 from triton_ext.mlir.module import Location
+from triton_ext.passes.conversions import (
+    ConversionUse,
+    LineCount,
+    conversions,
+    line_counts,
+)
 from triton_ext.passes.frame.base import Compilation, Outcome, ReportOptions, compiler_pass
 from triton_ext.passes.shared_accesses import (
     CopyUse,
@@ -26,10 +32,11 @@ from triton_ext.passes.shared_accesses import (
 )
 from triton_ext.ptx.listing import list_instructions
 from triton_ext.ptx.parse import Module as PtxModule
+from triton_ext.render.conversion_text import conversion_object
 from triton_ext.render.report_page import report_html
 from triton_ext.render.report_text import report_text
 
-JSON_VERSION = 1
+JSON_VERSION = 2
 _DESCRIPTORS = ("A", "B", "source")  # of tcgen05.cp
 
 
@@ -40,7 +47,7 @@ class LayoutReportOptions(ReportOptions):
     Attributes:
         format: ``text``, ``json`` (described by ``layout_report.schema.json``), or ``html``: one
             self-contained page a kernel, for which ``output`` is best ``{kernel}.html``.
-        ptx: whether the descriptors in the PTX are listed, too.
+        ptx: whether the descriptors in the PTX are listed, too, and its instructions counted.
     """
 
     ptx: bool = True
@@ -97,6 +104,7 @@ def _move(use: MoveUse) -> dict[str, Any]:
         "shape": list(use.tensor.shape),
         "instruction": move.mnemonic if move else None,
         "access_bytes": move.access_bytes if move else None,
+        "bytes": move.bytes if move else None,
         "instructions_per_warp": move.pattern.instructions if move else None,
         "warps": move.pattern.warps if move else None,
         "wavefronts": move.pattern.wavefronts if move else None,
@@ -208,15 +216,41 @@ def _ptx_mmas(module: PtxModule) -> list[dict[str, Any]]:
     ]
 
 
+def _conversion(use: ConversionUse) -> dict[str, Any]:
+    return {
+        "name": use.operation.results[0].name,
+        "location": _place(use.operation.location),
+        "shape": list(use.source.shape),
+        "element": use.source.element,
+        "source": use.source.encoding,
+        "target": use.target.encoding,
+        "conversion": conversion_object(use.planned) if use.planned else None,
+        "error": use.reason,
+    }
+
+
+def _line(line: LineCount) -> dict[str, Any]:
+    return {
+        "location": {"file": line.place[0], "line": line.place[1]},
+        "operations": line.operations,
+        "predicted": dict(line.predicted),
+        "counted": dict(line.counted),
+        "agrees": line.agrees,
+    }
+
+
 def layout_report(compilation: Compilation, *, ptx: bool = True) -> dict[str, Any]:
     """What `report-layouts` reports, as ``layout_report.schema.json`` describes it.
 
     Args:
         compilation: a kernel at any stage; its PTX is used if it is there.
-        ptx: whether to report the MMA instructions of the PTX.
+        ptx: whether to report what the PTX has.
     """
     module = compilation.ttgir
     allocations = shared_allocations(module, compilation.target)
+    converted = conversions(module, compilation.target, compilation.release)
+    code = compilation.ptx if ptx and "ptx" in compilation.texts else None
+    moves = [use for allocation in allocations for use in allocation.moves]
     shared = compilation.metadata.get("shared")
     warps = warps_of(module)
     fit = blocks_per_sm(shared, warps, compilation.capability) if isinstance(shared, int) else None
@@ -235,7 +269,9 @@ def layout_report(compilation: Compilation, *, ptx: bool = True) -> dict[str, An
         },
         "values": [_value(allocation) for allocation in allocations],
         "tensor_memory": [_tensor_value(each) for each in tensor_allocations(module)],
-        "ptx_mmas": _ptx_mmas(compilation.ptx) if ptx and "ptx" in compilation.texts else None,
+        "conversions": list(map(_conversion, converted)),
+        "lines": list(map(_line, line_counts(module, converted, moves, code))) if code else None,
+        "ptx_mmas": _ptx_mmas(code) if code else None,
     }
 
 

@@ -105,6 +105,26 @@ def check_instructions(site):
     assert sum(compared.values()) > 100
 
 
+def check_lines(site):
+    """At the line of each conversion, the PTX has what is predicted."""
+    ways, verdicts = Counter(), Counter()
+    for kernel, report in reports(site):
+        of_conversions = {
+            (each["location"]["file"], each["location"]["line"])
+            for each in report["conversions"]
+            if each["location"]
+        }
+        assert not any(each["error"] for each in report["conversions"]), kernel.name
+        ways.update(each["conversion"]["way"] for each in report["conversions"])
+        for line in report["lines"]:
+            if tuple(line["location"].values()) in of_conversions:
+                assert line["agrees"] is not False, (kernel.name, line)
+            verdicts[line["agrees"]] += 1
+    assert ways["shared memory"] >= 3
+    assert ways["nothing"] >= 3
+    assert verdicts[True] > 5 * verdicts[False]
+
+
 def check_descriptors(site):
     """Each descriptor that the PTX says is derived from an operand, but for its start address."""
     compared = 0
@@ -178,6 +198,7 @@ def check_bytes(site):
 @pytest.mark.parametrize("site", triton_sites())
 def test_the_facts_are_those_of_the_compiled_kernels(site):
     check_instructions(site)
+    check_lines(site)
     check_descriptors(site)
     check_boxes(site)
     check_bytes(site)
@@ -244,7 +265,7 @@ def test_the_json_is_as_the_schema_says(validator):
         bare = layout_report(compilation(kernel, ptx=False))
         validator.validate(bare)
         assert bare["ptx_mmas"] is None
-        assert {**bare, "ptx_mmas": report["ptx_mmas"]} == report
+        assert {**bare, "ptx_mmas": report["ptx_mmas"], "lines": report["lines"]} == report
 
 
 def named(part: str):
@@ -275,6 +296,14 @@ def test_conflicts_stand_at_the_top():
     lines = report_text(report).splitlines()
     assert "1 of 2 register moves with bank conflicts" in lines[2]
     assert "-way bank conflict" in lines[3]
+
+
+def test_conversions_are_there():
+    report = next(report for _, report in reports(None) if report["conversions"])
+    text = report_text(report)
+    assert re.search(r"\d+ layout conversions?: ", text)
+    assert "layout conversions, and what the PTX has" in text
+    assert "Layout conversions" in report_html(report)
 
 
 def test_tensor_memory_is_there():

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from triton import knobs
 
-from triton_ext.ptx.cubin import registers
+from triton_ext.ptx.cubin import disassembled, registers
 from triton_ext.ptx.parse import parse_ptx
 from triton_ext.timeline import sass
 from triton_ext.timeline.gpus import GPUS
@@ -47,7 +47,9 @@ def costs(operation, tmp_path):
     command = [knobs.nvidia.ptxas.path, "-lineinfo", "-arch=sm_90a", str(tmp_path / "k.ptx")]
     subprocess.run([*command, "-o", str(binary)], check=True)
     [kernel] = parse_ptx(text).kernels
-    found = sass.costs(sass.disassembled(binary.read_bytes(), knobs.nvidia.nvdisasm.path), kernel)
+    found = sass.costs(
+        disassembled(binary.read_bytes(), knobs.nvidia.nvdisasm.path, "-gp", "-hex"), kernel
+    )
     return {at.opcode: found.get(at.line) for at in kernel.instructions}, binary.read_bytes()
 
 
@@ -77,8 +79,8 @@ def test_what_is_hoisted_out_of_a_loop_costs_nothing(tmp_path):
 def test_without_a_listing_nothing_is_known():
     [kernel] = parse_ptx(PTX.format(operation="add.u32 %r6, %r4, %r5")).kernels
     assert sass.costs("", kernel) == {}
-    assert sass.disassembled(b"no cubin", knobs.nvidia.nvdisasm.path) == ""
-    assert sass.disassembled(b"", "/no/nvdisasm") == ""
+    assert disassembled(b"no cubin", knobs.nvidia.nvdisasm.path) == ""
+    assert disassembled(b"", "/no/nvdisasm") == ""
 
 
 LISTED = (
@@ -185,7 +187,7 @@ def test_a_pipe_takes_what_ptxas_leaves_between_two_of_its_instructions(
     binary = tmp_path / "k.cubin"
     command = [knobs.nvidia.ptxas.path, "-lineinfo", "-arch=sm_90a", str(tmp_path / "k.ptx")]
     subprocess.run([*command, "-o", str(binary)], check=True)
-    listing = sass.disassembled(binary.read_bytes(), knobs.nvidia.nvdisasm.path)
+    listing = disassembled(binary.read_bytes(), knobs.nvidia.nvdisasm.path, "-gp", "-hex")
     found = re.findall(r"\*/ +([A-Z][\w.]*) .*\n +/\* 0x([0-9a-f]{16}) \*/", listing)
     stalls = [
         int(control, 16) >> 41 & 15

@@ -6,7 +6,8 @@ import contextlib
 import gc
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 from unittest import mock
@@ -33,6 +34,7 @@ from triton_ext.splitting import split_arguments
 
 _WARPS = choices([1, 2, 4, 8, 16, 32])
 _CTAS = choices([1, 2, 4, 8, 16])
+_WITH_SIGNATURE = "With --signature."
 
 
 def _complete_passes(context: Any, option: Any, typed: str) -> list[str]:
@@ -42,6 +44,30 @@ def _complete_passes(context: Any, option: Any, typed: str) -> list[str]:
     before, comma, begun = typed.rpartition(",")
     names = [each.name for each in all_passes()]
     return [f"{before}{comma}{name}" for name in names if name.startswith(begun)]
+
+
+def _launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that a launch would say, given to the command as `launch`."""
+
+    @click.option("--num-warps", type=_WARPS, default="4", show_default=True, help=_WITH_SIGNATURE)
+    @click.option("--num-ctas", type=_CTAS, default="1", show_default=True, help=_WITH_SIGNATURE)
+    @click.option(
+        "--num-stages",
+        type=click.IntRange(1, 64),  # with billions the compiler takes all memory
+        default=3,
+        show_default=True,
+        help=_WITH_SIGNATURE,
+    )
+    @wraps(command)
+    def launched(
+        *arguments: Any, num_warps: str, num_ctas: str, num_stages: int, **others: Any
+    ) -> Any:
+        launch = {
+            "num_warps": int(num_warps), "num_ctas": int(num_ctas), "num_stages": num_stages
+        }  # fmt: skip
+        return command(*arguments, launch=launch, **others)
+
+    return launched
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
@@ -64,19 +90,16 @@ def _complete_passes(context: Any, option: Any, typed: str) -> list[str]:
     help="The GPU: sm_90, sm_100, sm_120 ...",
 )
 @click.option("--signature", help="Types and constants of the kernel's arguments; see above.")
-@click.option("--num-warps", type=_WARPS, default="4", show_default=True, help="With --signature.")
-@click.option("--num-ctas", type=_CTAS, default="1", show_default=True, help="With --signature.")
-@click.option(
-    "--num-stages",
-    type=click.IntRange(1, 64),  # with billions the compiler takes all memory
-    default=3,
-    show_default=True,
-    help="With --signature.",
-)
+@_launch_options
 @click.option(
     "--emit",
     type=choices(["ttir", "ttgir", "llir", "ptx"]),
     help="Print this stage on stdout, and all else on stderr.",
+)
+@click.option(
+    "--sass",
+    is_flag=True,
+    help="Check the machine code: registers of a wgmma's A that are written before its wait.",
 )
 @format_option(
     "text", "sarif", text="sarif: a log of what the passes find on stdout, all else on stderr."
@@ -90,10 +113,9 @@ def compile(
     list_: bool,
     target: str,
     signature: str | None,
-    num_warps: str,
-    num_ctas: str,
-    num_stages: int,
+    launch: dict[str, int],
     emit: str | None,
+    sass: bool,
     form: str,
     script: str | None,
     arguments: tuple[str, ...],
@@ -117,6 +139,7 @@ def compile(
       triton-ext compile matmul.py --passes 'checks.py::no-fp32-products,lint-shared'
       triton-ext compile add.py::add --signature '*fp32:16, *fp32:16, i32, 1024' --emit ptx
       triton-ext compile matmul.py --passes lint-shared --format sarif > matmul.sarif
+      triton-ext compile matmul.py --target sm_90 --sass
       triton-ext compile --list
     """
     with needing_kernels():
@@ -143,37 +166,43 @@ def compile(
     }
     if signature is None:
         refuse(tuned, "without --signature; the script's launches say it")
-    options = {
-        "num_warps": int(num_warps), "num_ctas": int(num_ctas), "num_stages": num_stages
-    }  # fmt: skip
     if form == "sarif" and emit:
         raise click.UsageError("--emit and --format sarif both print on stdout: give one of them")
-    results = Results()
+    results, faults = Results(), list[Finding]()
     try:
         with (
             results_apart() as stdout,
             reports_on(sys.stderr if emit or form == "sarif" else stdout),
             enabled(*([passes] if passes else [])) as results,
             _listening(
-                kernel, emit, sys.stderr if passes or form == "sarif" else stdout, stdout
+                kernel,
+                emit,
+                sys.stderr if passes or form == "sarif" else stdout,
+                stdout,
+                faults if sass else None,
             ) as seen,
         ):
             if signature is None:
                 _run_idle(path, arguments, target)
             else:
-                _compile_one(path, kernel, signature, target, options)
+                _compile_one(path, kernel, signature, target, launch)
     except PassError as error:
         _found(results.findings() + error.findings(), form)
         pass_failed(error)
     except SystemExit as error:
         _found(results.findings(), form, completed=not error.code)
         raise
-    _found(results.findings(), form)
+    _found(results.findings() + faults, form)
     if not seen:
         raise click.UsageError(f"{path} launches no kernel" + f" {kernel}" * bool(kernel))
     if emit and len(seen) > 1:
         names = ", ".join(f"{name} ({seen.count(name)} x)" for name in dict.fromkeys(seen))
         say(f"several kernels in one output: {names}; SCRIPT::KERNEL picks one", err=True)
+    for fault in faults:
+        place = f"{fault.place.file}:{fault.place.line}: " if fault.place else ""
+        say(f"{place}{fault.level}: {fault.message}", err=True)
+    if faults:
+        raise SystemExit(1)
 
 
 def _list(passes: str) -> None:
@@ -199,13 +228,18 @@ def _found(findings: list[Finding], form: str, *, completed: bool = True) -> Non
 
 @contextlib.contextmanager
 def _listening(
-    kernel: str, emit: str | None, lines: TextIO, results: TextIO
+    kernel: str,
+    emit: str | None,
+    lines: TextIO,
+    results: TextIO,
+    faults: list[Finding] | None,
 ) -> Iterator[list[str]]:
     """Print a line for each kernel that is compiled, or the stage that is asked for.
 
     Args:
         lines: where the line goes, if no stage is asked for; else it is on stderr.
         results: where the stage goes.
+        faults: to which those of the machine code are added; None if it is not to be checked.
     """
     from triton import knobs
 
@@ -229,6 +263,12 @@ def _listening(
             f" {metadata['num_warps']} warps, {metadata['shared']} bytes of shared memory",
             file=sys.stderr if emit else lines,
         )
+        if faults is not None:
+            from triton_ext.commands.sass import check_cubin
+
+            for file, path in files.items():
+                if file.endswith(".cubin"):
+                    faults.extend(check_cubin(Path(path), name))
 
     knobs.compilation.listener = listen
     try:

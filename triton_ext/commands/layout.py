@@ -13,6 +13,7 @@ from triton_ext.commands.common import (
     INSTALL,
     SHAPE,
     Description,
+    Target,
     encoding_options,
     format_option,
     refuse,
@@ -32,7 +33,7 @@ MAX_FILE_BYTES = 1 << 26
 
 
 @click.command()
-@click.argument("what", required=False, metavar="[ATTRIBUTE | FILE | -]")
+@click.argument("given", nargs=-1, metavar="[ATTRIBUTE | FILE | -]")
 @click.option("--shape", type=SHAPE, help="The tensor's shape, such as 128x256.")
 @encoding_options(fp4_padded=True)
 @click.option("--cga", type=BASES, help="Bases of the cluster's blocks, such as [[1, 0]].")
@@ -53,10 +54,16 @@ MAX_FILE_BYTES = 1 << 26
     is_flag=True,
     help="Compare with the documented atom and with Triton's own conversion (needs Triton).",
 )
+@click.option(
+    "--convert",
+    is_flag=True,
+    help="How Triton moves a tensor from one layout in registers to another: two attributes.",
+)
+@click.option("--target", type=Target(), help="With --convert: the GPU.  [default: sm_90]")
 @time_limited
 def layout(
     described: Description,
-    what: str | None,
+    given: tuple[str, ...],
     shape: tuple[int, ...] | None,
     cga: Any,
     core: bool,
@@ -65,6 +72,8 @@ def layout(
     explained: bool,
     full: bool,
     check: bool,
+    convert: bool,
+    target: str | None,
 ) -> None:
     """Dump the linear layout of a shared-memory encoding.
 
@@ -80,7 +89,19 @@ def layout(
       triton-ext layout '#ttg.nvmma_shared<{swizzlingByteWidth = 64, transposed = true,
                          elementBitWidth = 8}>' --shape 64x128 --explain
       triton-ext layout kernel.ttgir
+      triton-ext layout '#ttg.blocked<{...}>' '#ttg.linear<{...}>' --convert --shape 64x64 --bits 16
     """
+    if convert:
+        refused = {"--cga": cga is not None, "--core": core, "--disable-swizzle": disable_swizzle}
+        refuse({**refused, "--full": full, "--check": check, **described.given()}, "with --convert")
+        from triton_ext.commands.conversion import show_conversion
+
+        show_conversion(given, shape, described.bits, target or "sm_90", form, explained)
+        return
+    refuse({"--target": target is not None}, "without --convert")
+    if len(given) > 1:
+        raise click.UsageError("give one attribute or file; two attributes are for --convert")
+    what = given[0] if given else None
     if form not in ("text", "grid"):
         refuse({"--explain": explained}, f"with --format {form}")
     if form != "grid":
@@ -89,8 +110,8 @@ def layout(
         refuse({"--cga": cga is not None}, "with --core: an atom is of one block")
     by_options = {**described.given(), "--cga": cga is not None}
     if what is not None and any(by_options.values()):
-        given = ", ".join(option for option, used in by_options.items() if used)
-        raise click.UsageError(f"give an attribute or file, or {given}, not both")
+        used = ", ".join(option for option, used in by_options.items() if used)
+        raise click.UsageError(f"give an attribute or file, or {used}, not both")
     if what is not None and not what.lstrip().startswith("#"):
         for_one = {"--shape": shape is not None, "--core": core, "--check": check}
         for_one |= {"--disable-swizzle": disable_swizzle, **described.given(bits=True)}

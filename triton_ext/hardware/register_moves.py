@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.register_access import (
     RegisterAccess,
     register_access,
@@ -65,6 +66,11 @@ class PlannedMove:
             suffix = ".trans" if self.trans else ""
             return f"{self.instruction}.x{self.access_bytes // 4}{suffix}"
         return f"{self.instruction} of {8 * self.access_bytes} bits"
+
+    @property
+    def bytes(self) -> int:
+        """What all warps move, repeated elements included."""
+        return self.access_bytes * WARP_THREADS * len(self.pattern.starts)
 
     @property
     def excess(self) -> int:

@@ -1,8 +1,12 @@
-"""What the emulator asks of a cubin: how many registers a thread has."""
+"""What is asked of a cubin: how many registers a thread has, and its instructions."""
 
 from __future__ import annotations
 
+import functools
 import re
+import subprocess
+import tempfile
+from pathlib import Path
 
 _REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\x00", re.DOTALL)
 
@@ -16,3 +20,19 @@ def registers(cubin: bytes) -> int:
         for at in (match.start() for match in _REGISTER_COUNT.finditer(cubin))
     ]
     return max(counts, default=0)
+
+
+@functools.lru_cache(maxsize=256)
+def disassembled(cubin: bytes, nvdisasm: str, *options: str) -> str:
+    """What nvdisasm (its path) says of the code; "" if it fails.
+
+    Args:
+        options: ``-hex`` for the control bits, ``-gp`` for lines of PTX, ``-g`` for source lines.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(cubin)
+        try:
+            command = [nvdisasm, "-c", *options, file.name]
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            return ""

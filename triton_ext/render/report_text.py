@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from triton_ext.render.conversion_text import conversion_lines
 from triton_ext.render.words import by, counted
 
 
@@ -125,8 +126,47 @@ def summary_lines(report: Mapping[str, Any]) -> Iterator[str]:
     if moves:
         said = f"{len(bad)} of {counted(len(moves), 'register move')} with bank conflicts"
         yield said + (f", {unknown} not predicted" if unknown else "")
+    yield from _conversion_summary(report)
     for move in sorted(bad, key=lambda each: each["ideal_wavefronts"] - each["wavefronts"]):
         yield f"    {place_of(move['location'])}  {move['direction']}: {_describe_move(move)}"
+
+
+def _conversion_summary(report: Mapping[str, Any]) -> Iterator[str]:
+    converted = report["conversions"]
+    if not converted:
+        return
+    ways = Counter((each["conversion"] or {"way": "not predicted"})["way"] for each in converted)
+    said = ", ".join(f"{count} by {way}" for way, count in ways.items())
+    yield f"{counted(len(converted), 'layout conversion')}: {said}"
+
+
+def converted_lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(place, words) for each layout conversion, then for what the PTX has at each line."""
+    for each in report["conversions"]:
+        place, what = place_of(each["location"]), f"{by(each['shape'])} {each['element']}"
+        if each["conversion"] is None:
+            yield place, f"{what}: not predicted: {each['error']}"
+            continue
+        first, *rest = conversion_lines(each["conversion"])
+        yield place, f"{what} {first}"
+        yield from (("", line) for line in rest)
+    verdicts = {True: "as predicted", None: "other operations use them, too"}
+    for line in report["lines"] or ():
+        have = ", ".join(f"{count} x {name}" for name, count in line["counted"].items())
+        verdict = verdicts.get(line["agrees"])
+        if verdict is None:
+            wanted = ", ".join(f"{count} x {name}" for name, count in line["predicted"].items())
+            verdict = f"predicted were {wanted or 'none'}"
+        if have or line["predicted"]:
+            yield place_of(line["location"]), f"in the PTX: {have or 'none'} ({verdict})"
+
+
+def _conversion_text(report: Mapping[str, Any]) -> Iterator[str]:
+    found = list(converted_lines(report))
+    if found:
+        yield "layout conversions, and what the PTX has at the lines of moves:"
+    for place, words in found:
+        yield f"    {place}  {words}" if place else f"      {words}"
 
 
 def _tensor_lines(values: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -165,7 +205,11 @@ def report_text(report: Mapping[str, Any]) -> str:
     if barriers:
         size = sum(value["bytes"] for value in barriers)
         lines += ["", f"{counted(len(barriers), 'value')} of mbarriers: {size} bytes"]
-    for more in (_tensor_lines(report["tensor_memory"]), _ptx_lines(report["ptx_mmas"])):
+    for more in (
+        _conversion_text(report),
+        _tensor_lines(report["tensor_memory"]),
+        _ptx_lines(report["ptx_mmas"]),
+    ):
         found = list(more)
         lines += ["", *found] if found else []
     return "\n".join(lines)

@@ -14,10 +14,10 @@ from triton_ext.emulator.host.clocks import Clock
 from triton_ext.emulator.schedule.observers import Observer, Run
 from triton_ext.emulator.schedule.parallel import independent
 from triton_ext.hardware.architecture import Architecture, resident_clusters
-from triton_ext.ptx.cubin import registers
+from triton_ext.ptx.cubin import disassembled, registers
 from triton_ext.timeline.gpus import Gpu, gpu_of
 from triton_ext.timeline.recorder import Recorder
-from triton_ext.timeline.sass import Cost, costs, disassembled
+from triton_ext.timeline.sass import Cost, costs
 from triton_ext.timeline.timeline import Timeline
 from triton_ext.timeline.trace import sampled
 
@@ -74,11 +74,12 @@ class _Recording(Recorder):
 
 
 def _listing(cubin: bytes) -> str:
-    """What Triton's nvdisasm says of a binary; "" if it is not there."""
+    """What Triton's nvdisasm says of a binary, with control bits and lines of PTX; "" if it is not
+    there."""
     import triton
 
     try:
-        return disassembled(cubin, triton.knobs.nvidia.nvdisasm.path)
+        return disassembled(cubin, triton.knobs.nvidia.nvdisasm.path, "-gp", "-hex")
     except RuntimeError:
         return ""
 

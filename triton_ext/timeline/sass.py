@@ -10,12 +10,9 @@ from __future__ import annotations
 import functools
 import re
 import statistics
-import subprocess
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from triton_ext.ptx.parse import Kernel
 
@@ -76,18 +73,6 @@ class Cost:
     issued: float
     cycles: float
     turns: tuple[float, ...] = NO_TURNS
-
-
-@functools.lru_cache(maxsize=256)
-def disassembled(cubin: bytes, nvdisasm: str) -> str:
-    """What nvdisasm (its path) says, with control bits and lines of PTX; "" if it fails."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        Path(file.name).write_bytes(cubin)
-        try:
-            command = [nvdisasm, "-gp", "-c", "-hex", file.name]
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        except (OSError, subprocess.CalledProcessError):
-            return ""
 
 
 def costs(listing: str, kernel: Kernel) -> dict[int, Cost]:

@@ -47,7 +47,9 @@ Bugs that lie between two kernels, in time alone, or in what is not modelled, ha
 the emulator's schedule is fair;
 - bugs of ptxas, below PTX: [triton#9433](https://github.com/triton-lang/triton/issues/9433), \
 [triton#11781](https://github.com/triton-lang/triton/issues/11781) (H100: 61 instead of 64; A's \
-registers are used again while wgmma reads them; ptxas 12.9, mended in 13.3), \
+registers are used again while wgmma reads them; ptxas 12.9, mended in 13.3), which \
+[`triton-ext compile --sass`](../guide/passes.md#below-ptx) shows in \
+[a matmul of Triton 3.8](upstream.md), \
 [flash-linear-attention#1262](https://github.com/fla-org/flash-linear-attention/issues/1262) (H20);
 - sparse products: [tilelang#2603](https://github.com/tile-ai/tilelang/issues/2603) (H100): refused;
 - kernels whose arithmetic or indices are wrong on any machine, such as \
