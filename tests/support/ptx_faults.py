@@ -385,7 +385,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
 
     import triton_ext
     from triton_ext.emulator.clients.schedules.decide import decide
-    from triton_ext.emulator.host.driver import EmulatedGpu
+    from triton_ext.emulator.host.gpu import EmulatedGpu
     from triton_ext.emulator.host.run import prepare
     from triton_ext.emulator.instructions import decode
     from triton_ext.emulator.schedule.machine import Machine, Schedule

@@ -242,7 +242,7 @@ def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
     from triton.compiler.errors import CompilationError
 
     from triton_ext.emulator.errors import WrongArchitecture
-    from triton_ext.emulator.host.driver import emulate
+    from triton_ext.emulator.host.emulate import emulate
 
     with emulate(target, cuda_on_host=True, idle=True) as gpu, _uncompared():
         try:

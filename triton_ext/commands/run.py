@@ -35,7 +35,7 @@ from triton_ext.findings import Finding, annotate
 from triton_ext.render.words import counted
 
 if TYPE_CHECKING:
-    from triton_ext.emulator.host.driver import EmulatedGpu
+    from triton_ext.emulator.host.gpu import EmulatedGpu
 
 
 def _block(text: str) -> tuple[int, int, int]:
@@ -67,7 +67,7 @@ def _entered(kind: Kind, target: int, settings: dict[str, Any]) -> Iterator[Emul
     """The emulated GPU; for a Python script it is Triton's, too."""
     if kind is not Kind.PYTHON:
         import triton_ext.timeline.client  # noqa: F401  # it predicts times, if that is asked for
-        from triton_ext.emulator.host.driver import emulated_gpus
+        from triton_ext.emulator.host.emulate import emulated_gpus
 
         yield emulated_gpus(target, **settings)[0]
         return

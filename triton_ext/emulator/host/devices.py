@@ -55,7 +55,7 @@ class Gpu(Protocol):
     """What is known here of one emulated GPU.
 
     Attributes:
-        launches, steps: see `triton_ext.emulator.host.driver.EmulatedGpu`.
+        launches, steps: see `triton_ext.emulator.host.gpu.EmulatedGpu`.
     """
 
     launches: int

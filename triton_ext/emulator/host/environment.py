@@ -113,7 +113,7 @@ def begin() -> None:
         return
     _begun.set()
     try:
-        from triton_ext.emulator.host.driver import emulate
+        from triton_ext.emulator.host.emulate import emulate
 
         asked = from_environment()
         stack = contextlib.ExitStack()
