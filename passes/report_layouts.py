@@ -11,7 +11,7 @@ from triton_ext.hardware.smem_descriptor import FIELDS
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.dump import layout_object
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
-from triton_ext.mlir.module import Location
+from triton_ext.mlir.locations import Location
 from triton_ext.passes.frame.base import Compilation, Outcome, ReportOptions, compiler_pass
 from triton_ext.passes.shared_accesses import (
     CopyUse,

@@ -26,7 +26,8 @@ from triton_ext._version import __version__
 from triton_ext.errors import LayoutError, PassError
 from triton_ext.findings import Finding, Place
 from triton_ext.hardware.architecture import CAPABILITIES, Architecture, Capability
-from triton_ext.mlir.module import Location, MlirModule
+from triton_ext.mlir.locations import Location
+from triton_ext.mlir.module import MlirModule
 from triton_ext.ptx.parse import Module as PtxModule
 from triton_ext.ptx.parse import parse_ptx
 

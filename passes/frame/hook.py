@@ -33,7 +33,7 @@ from triton.runtime import _async_compile
 from triton_ext.errors import LayoutError, PassError
 from triton_ext.findings import Finding
 from triton_ext.hardware.architecture import KNOWN, generation, target_number
-from triton_ext.mlir.module import Location
+from triton_ext.mlir.locations import Location
 from triton_ext.passes.frame.base import Compilation, ConfiguredPass, Diagnostic, Stage
 from triton_ext.passes.frame.pipeline import PassLike, PassResult, Pipeline, run_stage
 from triton_ext.passes.frame.reports import present, warn

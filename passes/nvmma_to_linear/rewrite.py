@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from triton_ext.mlir.edits import Edits
-from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.ir import Operation, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.printed_types import PrintedType, printed_memory_types, with_encoding
 from triton_ext.passes.frame.base import Compilation, Outcome, ReportOptions, compiler_pass
 from triton_ext.passes.frame.rewriting import described, printed_location, touched

@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 from triton_ext.integers import Number, on_numbers, signed
 from triton_ext.mlir.arith import element_type, integer_constant, integer_operation, integer_width
-from triton_ext.mlir.module import Block, MlirModule, Operation, Value
+from triton_ext.mlir.ir import Block, Operation, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.passes.verify_descriptors.running.launches import TrialLaunch
 from triton_ext.passes.verify_descriptors.running.trace_end import End, Stopped, Why, long
 

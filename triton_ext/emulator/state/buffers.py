@@ -16,8 +16,10 @@ from triton_ext.hardware.tensor_memory import TMEM_LANES
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.encodings import SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
+from triton_ext.mlir.ir import Value
+from triton_ext.mlir.locations import Location
 from triton_ext.mlir.memory_flow import VIEWS, MemoryFlow
-from triton_ext.mlir.module import Location, MlirModule, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.types import MemoryType, memory_type
 
 _COLUMN_BITS = 32
