@@ -390,8 +390,8 @@ def run(
     }
     with ending, _entered(kind, target, settings) as gpu:
         try:
-            for place in break_at:
-                gpu.break_at(place, look)
+            for location in break_at:
+                gpu.break_at(location, look)
         except EmulationError as error:
             raise click.BadParameter(str(error), param_hint="--break-at") from None
         try:

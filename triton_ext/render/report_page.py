@@ -23,7 +23,7 @@ from triton_ext.render.bank_picture import bank_access_scene
 from triton_ext.render.cells import Plane
 from triton_ext.render.html import explore_html, given_tile
 from triton_ext.render.operand_picture import operand_scene
-from triton_ext.render.report_text import place_of, summary_lines, uses_of, value_headline
+from triton_ext.render.report_text import location_text, summary_lines, uses_of, value_headline
 from triton_ext.render.scene import FILLS, Scene, rendered
 from triton_ext.render.tensor_memory_picture import tensor_memory_scene
 from triton_ext.render.words import by
@@ -162,7 +162,7 @@ def report_html(report: Mapping[str, Any]) -> str:
         explorer=_explorer(report),
         segments=_segments(report),
         summary=list(summary_lines(report)),
-        place_of=place_of,
+        location_text=location_text,
         uses_of=uses_of,
         headline=value_headline,
     )

@@ -186,7 +186,7 @@ class Trace(Observer):
                 found = cta.launch.memory.locate(address)
             except EmulationError:
                 return "outside of the launch's memory"
-            return found.place(address - found.start)
+            return found.describe(address - found.start)
         return f"{address:#x}"
 
     def copies(self, cta: Cta, lanes: Lanes, kind: str, box: Any, address: int, size: int) -> None:

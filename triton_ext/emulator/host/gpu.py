@@ -128,7 +128,7 @@ class EmulatedGpu:
             variables=variables,
         )
         if self.peers is not None:
-            launch = self.peers.place(self.device, launch)
+            launch = self.peers.on_device(self.device, launch)
         if ttgir is not None:
             launch = replace(launch, allocated=functools.partial(allocated, ttgir, program.arch))
         launch = replace(launch, binary=cubin)
@@ -170,11 +170,11 @@ class EmulatedGpu:
         if self.peers is not None:
             self.peers.select(getattr(device, "index", device))
 
-    def break_at(self, place: str, callback: Callable[[Stop], None]) -> Breakpoint:
+    def break_at(self, location: str, callback: Callable[[Stop], None]) -> Breakpoint:
         """Call `callback` whenever warps come to a line: with what their block's memories hold.
 
         Args:
-            place: ``kernel.py:31``; the file by its name, or the end of its path.
+            location: ``kernel.py:31``; the file by its name, or the end of its path.
 
         Returns:
             The breakpoint, which counts its hits. `emulate` warns of one that was never hit.
@@ -182,7 +182,7 @@ class EmulatedGpu:
         Raises:
             LaunchError: not a file and a line.
         """
-        found = Breakpoint.at(place, callback)
+        found = Breakpoint.at(location, callback)
         if self._breakpoints is None:
             self._breakpoints = Breakpoints()
         self._breakpoints.all.append(found)
