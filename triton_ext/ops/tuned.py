@@ -198,7 +198,7 @@ def store(problem: Problem, found: Tuned) -> Path:
     return file
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Read the file again when it is next needed."""
     global _known
     with _lock:
