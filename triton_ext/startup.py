@@ -88,8 +88,8 @@ def when_imported(
         first: is called before the module is executed; what it raises ends the import, and leaves
             the module as if nobody had imported it.
     """
-    asked = (each for each in sys.meta_path if isinstance(each, _WhenImported))
-    if (module, then) not in ((each.module, each.then) for each in asked):
+    registered = (each for each in sys.meta_path if isinstance(each, _WhenImported))
+    if (module, then) not in ((each.module, each.then) for each in registered):
         sys.meta_path.insert(0, _WhenImported(module, then, first))
     if module in sys.modules:
         _do(first)

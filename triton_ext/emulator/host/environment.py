@@ -115,9 +115,9 @@ def begin() -> None:
     try:
         from triton_ext.emulator.host.emulate import emulate
 
-        asked = from_environment()
+        settings = from_environment()
         stack = contextlib.ExitStack()
-        options = {each.name: getattr(asked, each.name) for each in dataclasses.fields(asked)}
+        options = {each.name: getattr(settings, each.name) for each in dataclasses.fields(settings)}
         stack.enter_context(emulate(cuda_on_host=True, **options))
     except BaseException:
         _begun.clear()

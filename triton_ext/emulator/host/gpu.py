@@ -205,10 +205,10 @@ class EmulatedGpu:
             LaunchError: nothing was launched, or no time was asked for.
         """
         if not self.timelines:
-            asked = (
+            reason = (
                 "no kernel was launched" if self.clock else "emulate(..., time=...) was not given"
             )
-            raise LaunchError(f"there is no timeline: {asked}")
+            raise LaunchError(f"there is no timeline: {reason}")
         return self.timelines[-1]
 
     @property
