@@ -18,8 +18,8 @@ import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-ENVIRONMENT = "TRITON_EXT_PASSES"
-EMULATE = "TRITON_EXT_EMULATE"
+from triton_ext.variables import EMULATE, PASSES
+
 _loading: set[str] = set()
 """The modules that somebody waits for, and that are being executed now."""
 
@@ -122,7 +122,7 @@ def begin() -> None:
 
     TRITON_EXT_PASSES: install the passes. TRITON_EXT_EMULATE: enter the emulated GPU.
     """
-    if os.environ.get(ENVIRONMENT):
+    if os.environ.get(PASSES):
         when_imported("triton", _install)
     if os.environ.get(EMULATE):
         for module in ("torch", "triton"):

@@ -21,8 +21,8 @@ from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Schedule
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import KNOWN, target_number
-from triton_ext.startup import EMULATE
 from triton_ext.tracebacks import show_faults, show_in_a_line
+from triton_ext.variables import EMULATE
 
 _NOTATION = re.compile(r"\s*(?P<arch>[\w.]+)\s*(?:\{(?P<options>[^{}]*)\})?\s*")
 
