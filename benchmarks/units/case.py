@@ -86,14 +86,12 @@ def any_accumulator(n: int) -> str:
     return folded + " setp.eq.u32 %p4, %r10, 12345;\n"
 
 
-def module(
-    body: str, parameters: str = "", registers: str = "", regs: int = 40, directives: str = ""
-) -> str:
+def module(body: str, parameters: str = "", registers: str = "", directives: str = "") -> str:
     """A module with the kernel ``k``."""
     return f"""{HEADER}
 .visible .entry k(.param .u64 out{parameters}) {directives}
 {{
- .reg .b32 %r<{regs}>;
+ .reg .b32 %r<40>;
  .reg .b64 %rd<40>;
  .reg .pred %p<12>;
 {registers}
