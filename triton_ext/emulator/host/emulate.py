@@ -18,6 +18,7 @@ from triton_ext.emulator.host.run import register_buffers
 from triton_ext.emulator.host.scheduling import check_schedules
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Schedule
 from triton_ext.emulator.schedule.observers import Observer
+from triton_ext.emulator.state.checks import Checks
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.hardware.architecture import target_number
 from triton_ext.layouts.triton.ending import end_quietly
@@ -34,7 +35,7 @@ def emulated_gpus(
     timeout: float | None = None,
     **settings: Any,
 ) -> list[EmulatedGpu]:
-    """The GPUs that `emulate` enters, of its arguments; `settings` are those of `EmulatedGpu`.
+    """The GPUs that `emulate` enters, of its arguments; `settings` are those not named here.
 
     Raises:
         LayoutError, LaunchError: see `emulate`.
@@ -54,8 +55,9 @@ def emulated_gpus(
     check_schedules(schedule, settings.get("schedules"), others)
     if not isinstance(schedule, Path):
         Schedule(schedule, settings.get("seed", 0))
+    checks = Checks.taken_from(settings)
     return [
-        EmulatedGpu(arch, limits=limits, clock=clock, device=device, **settings)
+        EmulatedGpu(arch, limits=limits, clock=clock, device=device, checks=checks, **settings)
         for device in range(devices or 1)
     ]
 

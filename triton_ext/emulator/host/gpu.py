@@ -22,6 +22,7 @@ from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import Limits, Machine
 from triton_ext.emulator.schedule.observers import Observer, combined
 from triton_ext.emulator.state.buffers import named
+from triton_ext.emulator.state.checks import DEFAULT_CHECKS, Checks
 from triton_ext.emulator.state.leniencies import Taken
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.hardware.architecture import CAPABILITIES, WARP_THREADS, Capability
@@ -41,12 +42,7 @@ class EmulatedGpu:
         idle: kernels are compiled, and counted, but do not run.
         buffers: tensors and arrays that every kernel may reach, besides its arguments.
         limits: how long a launch may take.
-        check_layouts: whether what TMA has written must be read in the same layout.
-        check_races: whether accesses to global memory must be ordered.
-        check_empty: whether memory of ``torch.empty`` must have been written before it is read.
-        check_views: whether a launch reaches of a tensor's storage its elements alone.
-        strict: whether what is undefined by the letter, and relied on, is a fault.
-        check_unread: whether what copies bring must be read before it is overwritten by another.
+        checks: what is a fault.
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
         verdicts: what is known of all schedules, of each launch that was judged.
@@ -65,12 +61,7 @@ class EmulatedGpu:
     idle: bool = False
     buffers: Sequence[Any] = ()
     limits: Limits = field(default_factory=Limits)
-    check_layouts: bool = True
-    check_races: bool = True
-    check_empty: bool = False
-    check_views: bool = True
-    strict: bool = False
-    check_unread: bool = False
+    checks: Checks = DEFAULT_CHECKS
     schedules: str | None = None
     launches: int = 0
     steps: int = 0
@@ -120,11 +111,7 @@ class EmulatedGpu:
             dynamic_smem_bytes=dynamic_smem_bytes,
             memory=memory,
             names=names,
-            check_layouts=self.check_layouts,
-            check_races=self.check_races,
-            check_empty=self.check_empty,
-            strict=self.strict,
-            check_unread=self.check_unread,
+            checks=self.checks,
             variables=variables,
         )
         if self.peers is not None:

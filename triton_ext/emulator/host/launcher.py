@@ -67,7 +67,7 @@ class Launcher:
             gpu.launches += 1
             return
         metadata, program = self._metadata, gpu.program(self._ptx)
-        flat = Flattened(self._maps, gpu.check_views)
+        flat = Flattened(self._maps, gpu.checks.views)
         for value, (name, kind) in zip(args, self._signature, strict=True):
             flat.add(name, value, kind)
         for name in ("global_scratch", "profile_scratch"):

@@ -204,7 +204,7 @@ class Machine:
         self.fenced = any(
             step.instruction.opcode.startswith("tcgen05.fence") for step in self.program.steps
         )
-        if self.launch.check_races and GlobalOrder.fits(self.launch):
+        if self.launch.checks.races and GlobalOrder.fits(self.launch):
             program = [step.instruction for step in self.program.steps]
             self.global_order = GlobalOrder(self.launch, program)
         self._room = max(1, self.multiprocessors // math.prod(self.launch.cluster))

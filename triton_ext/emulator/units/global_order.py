@@ -297,7 +297,7 @@ class GlobalOrder:
         Raises:
             SynchronizationFault: nothing orders the read behind the last write.
         """
-        if self._launch is not None and self._launch.check_empty:
+        if self._launch is not None and self._launch.checks.empty:
             _check_empty(of, first, offsets, size)
         if of.size > MOST_BYTES:
             return

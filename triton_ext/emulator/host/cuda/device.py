@@ -78,7 +78,7 @@ class Device:
 
     def __init__(self, gpu: EmulatedGpu) -> None:
         self.gpu = gpu
-        self.heap = Heap(marked=gpu.check_empty)
+        self.heap = Heap(marked=gpu.checks.empty)
         self._modules: dict[int, Loaded] = {}
         self._functions: dict[int, Function] = {}
         self._streams: dict[int, tuple[int, int]] = {}
