@@ -231,7 +231,7 @@ class Machine:
         """
         if self.observer is not None:
             self.observer = self.observer.begins(self)  # it may choose clusters
-        self._begin(self.chosen if numbers is None else numbers)
+        self._prepare(self.chosen if numbers is None else numbers)
         stuck = False
         while self._waiting or self._resident:
             yield stuck
@@ -244,7 +244,7 @@ class Machine:
         if self.observer is not None:
             self.observer.ends(self)
 
-    def _begin(self, numbers: Sequence[int] | None) -> None:
+    def _prepare(self, numbers: Sequence[int] | None) -> None:
         self._waiting = range(self.launch.clusters) if numbers is None else numbers
         self._resident = []
         self._shares = self.schedule.name == "random" and any(
