@@ -35,9 +35,9 @@ class Gpu:
             return torch.cuda.device(self.index)
         if active_emulator():
             return nullcontext()
-        from triton_ext.emulator.host.emulate import emulate  # imports the whole emulator
+        from triton_ext.emulator.host import emulate  # imports the whole emulator
 
-        return emulate(f"sm_{self.arch}")
+        return emulate.emulate(f"sm_{self.arch}")
 
 
 @functools.cache
