@@ -13,12 +13,12 @@ of a distribution ``triton-<name>``, registered with Triton by their import.
 
 import os
 
+from triton_ext import variables
 from triton_ext.passes import install, uninstall
-from triton_ext.startup import ENVIRONMENT
 
 __all__ = ["PASSES", "install", "uninstall"]
 
 PASSES = ("verify-descriptors", "check-conversion")
 """The passes that the import turns on."""
 
-install(*(() if ENVIRONMENT in os.environ else PASSES))
+install(*(() if variables.PASSES in os.environ else PASSES))

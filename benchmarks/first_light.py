@@ -161,7 +161,7 @@ def check_product(place: Place, kind: str, sizes: tuple[int, int, int]) -> Findi
     """Whether a product is right; and has the emulator's bits, on a GPU."""
     import torch
 
-    from triton_ext.emulator.host.driver import emulate
+    from triton_ext.emulator.host.emulate import emulate
 
     def made(device: str) -> tuple[Any, Any]:
         with nullcontext() if device == "cuda" else emulate(f"sm_{place.arch}"):

@@ -83,14 +83,14 @@ class Timed:
     gpu: GpuModel = "h200"
 
     @functools.cached_property
-    def asked(self) -> tuple[Table, Problem]:
+    def compared(self) -> tuple[Table, Problem]:
         """What the cost model of sm_90 asks for."""
         return Table.of(self.configs), Problem(*self.sizes, SMS[90], gpu=self.gpu)
 
     def predicted(self, constants: Constants) -> list[float]:
         """The seconds of each configuration, by the limits alone."""
         if isinstance(constants, limits.Constants):
-            return list(limits.limited_seconds(*self.asked, constants))
+            return list(limits.limited_seconds(*self.compared, constants))
         return [
             sm100.predicted_seconds(config, Problem(*self.sizes, SMS[100]), constants)
             for config in self.configs
@@ -100,7 +100,7 @@ class Timed:
         """Without what the model never chooses."""
         if self.configs[0].arch == 100:
             return self
-        kept = sm90.suits(*self.asked)
+        kept = sm90.suits(*self.compared)
         pairs = zip(self.configs, self.seconds, strict=True)
         configs, seconds = zip(*itertools.compress(pairs, kept), strict=True)
         return replace(self, configs=configs, seconds=seconds)
@@ -209,8 +209,8 @@ def learnt(timed: Sequence[Timed], trees: int = TREES) -> Trees:
     rows, logs, weights = [], [], []
     for each in timed:
         best = min(each.seconds)
-        asked = features(*each.asked)
-        near = [pair for pair in zip(asked, each.seconds, strict=True) if pair[1] <= 2 * best]
+        values = features(*each.compared)
+        near = [pair for pair in zip(values, each.seconds, strict=True) if pair[1] <= 2 * best]
         counts = [1 / (1 + 10 * (seconds / best - 1)) for _, seconds in near]
         weights += [count / sum(counts) for count in counts]
         rows += [row for row, _ in near]
@@ -237,8 +237,8 @@ def from_boosting(document: Mapping[str, Any]) -> Trees:
     leaves = np.zeros((len(grown), 2**LEVELS))
     for number, tree in enumerate(grown):
         for level, split in enumerate(tree["splits"] or ()):
-            asked = split["float_feature_index"], split["border"]
-            levels[number, level] = comparisons.setdefault(asked, len(comparisons))
+            condition = split["float_feature_index"], split["border"]
+            levels[number, level] = comparisons.setdefault(condition, len(comparisons))
         values = np.array(tree["leaf_values"])
         leaves[number] = scale * np.tile(values, len(leaves[number]) // len(values))
         leaves[number] += bias / len(grown)
@@ -250,7 +250,7 @@ def corrected_costs(timed: Sequence[Timed], trees: Trees) -> list[float]:
     """As `costs`, of the model with corrections."""
     found = []
     for each in timed:
-        rows = features(*each.asked)
+        rows = features(*each.compared)
         limited = rows[:, 0]
         near = limited <= limited.min() + math.log(sm90.NEAR)
         choice = int(np.argmin(np.where(near, limited + trees(rows), np.inf)))
@@ -291,7 +291,7 @@ def promotion_costs(timed: Sequence[Timed]) -> None:
     for cycles in range(0, 401, 20):
         found, off = [], []
         for each in timed:
-            table, problem = each.asked
+            table, problem = each.compared
             plain = [each.with_fields(fp32_accumulation=False) for each in table.specs]
             without = sm90.seconds(Table.of(plain), problem)
             predicted = sm90.fp32_seconds(table, problem, without, cycles)

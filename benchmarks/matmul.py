@@ -51,7 +51,7 @@ from benchmarks.problems import (
 )
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from triton_ext.kernels.choice.gpus import model_of
-from triton_ext.kernels.kept import keep
+from triton_ext.kernels.compiled_cache import store
 from triton_ext.kernels.launch import (
     compile_matmul,
     compiled_arguments,
@@ -342,7 +342,7 @@ def compiled_ahead(
 
 
 def _compile(config: KernelSpec) -> None:
-    keep(config, compile_matmul(config))
+    store(config, compile_matmul(config))
 
 
 def main() -> None:

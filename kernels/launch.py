@@ -277,7 +277,7 @@ def argument_names(spec: KernelSpec) -> tuple[str, ...]:
         "ranks": collective is not None,
         "piece_rows": collective is not None,
     }
-    optional = (name for name, asked in named.items() if asked)
+    optional = (name for name, present in named.items() if present)
     return (*operands, "c_desc", *optional, *value_names(spec))
 
 

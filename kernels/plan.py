@@ -272,4 +272,4 @@ def value_names(spec: KernelSpec) -> tuple[str, ...]:
         "counters": collective == "scatter",
         "late": collective is not None,
     }
-    return tuple(name for name, asked in named.items() if asked)
+    return tuple(name for name, present in named.items() if present)

@@ -115,7 +115,7 @@ def compile_together(configs: Sequence[KernelSpec]) -> None:
     """
     from triton import knobs
 
-    from triton_ext.kernels.kept import find
+    from triton_ext.kernels.compiled_cache import find
 
     new = [config for config in configs if find(config) is None]
     if len(new) < LEAST_TOGETHER:
@@ -138,14 +138,14 @@ def _use(folder: str | None) -> None:
 def _compile(config: KernelSpec) -> Precompiled:
     from triton import knobs
 
-    from triton_ext.kernels.kept import keep
+    from triton_ext.kernels.compiled_cache import store
     from triton_ext.kernels.launch import compile_matmul
 
     hits: list[bool] = []
     knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
     began, error = time.perf_counter(), None
     try:
-        keep(config, compile_matmul(config))
+        store(config, compile_matmul(config))
     except Exception as raised:  # a release that lacks what a kernel takes, a full disk
         error = f"{type(raised).__name__}: {raised}"
     return Precompiled(config, time.perf_counter() - began, any(hits), error)

@@ -25,7 +25,9 @@ from triton_ext.errors import LayoutError, PassError
 from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
 from triton_ext.layouts.triton.converted import Converted
 from triton_ext.layouts.triton.known_faults import KnownFault, known_fault
-from triton_ext.mlir.module import Location, MlirModule, Value
+from triton_ext.mlir.ir import Value
+from triton_ext.mlir.locations import Location
+from triton_ext.mlir.module import MlirModule
 from triton_ext.passes.frame.base import (
     Compilation,
     Diagnostic,

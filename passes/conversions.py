@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.conversions import PlannedConversion, plan_conversion
-from triton_ext.mlir.module import Location, MlirModule, Operation
+from triton_ext.mlir.ir import Operation
+from triton_ext.mlir.locations import Location
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.types import TensorType, tensor_type
 from triton_ext.passes.shared_accesses import MoveUse, register_layout
 from triton_ext.ptx.parse import Instruction

@@ -28,7 +28,9 @@ from triton_ext.layouts.encodings import (
 )
 from triton_ext.layouts.gf2 import powers_below
 from triton_ext.mlir.arith import integer_constant
-from triton_ext.mlir.module import Location, MlirModule, Operation
+from triton_ext.mlir.ir import Operation
+from triton_ext.mlir.locations import Location
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.operations import subslice_offsets
 from triton_ext.passes.frame.base import Compilation, Diagnostic, Outcome, compiler_pass
 from triton_ext.passes.shared_accesses import (

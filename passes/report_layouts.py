@@ -11,7 +11,7 @@ from triton_ext.hardware.smem_descriptor import FIELDS
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.dump import layout_object
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
-from triton_ext.mlir.module import Location
+from triton_ext.mlir.locations import Location
 from triton_ext.passes.conversions import (
     ConversionUse,
     LineCount,
@@ -58,7 +58,7 @@ class LayoutReportOptions(ReportOptions):
 # --------------------------------------------------------------------------------- the report
 
 
-def _place(location: Location | None) -> dict[str, Any] | None:
+def _location(location: Location | None) -> dict[str, Any] | None:
     if location is None:
         return None
     return {"file": location.file, "line": location.line, "column": location.column}
@@ -68,7 +68,7 @@ def _mma(use: MmaUse) -> dict[str, Any]:
     derived = use.derived
     return {
         "operation": use.operation.name,
-        "location": _place(use.operation.location),
+        "location": _location(use.operation.location),
         "operand": use.operand,
         "major": derived.major if derived else None,
         "tile": list(derived.tile) if derived else None,
@@ -85,7 +85,7 @@ def _mma(use: MmaUse) -> dict[str, Any]:
 def _copy(use: CopyUse) -> dict[str, Any]:
     return {
         "operation": use.operation.name,
-        "location": _place(use.operation.location),
+        "location": _location(use.operation.location),
         "direction": use.direction,
         "box": list(use.box) if use.box else None,
         "boxes": use.boxes,
@@ -98,7 +98,7 @@ def _move(use: MoveUse) -> dict[str, Any]:
     move = use.planned
     return {
         "operation": use.operation.name,
-        "location": _place(use.operation.location),
+        "location": _location(use.operation.location),
         "direction": use.direction,
         "registers": use.tensor.encoding,
         "shape": list(use.tensor.shape),
@@ -141,7 +141,7 @@ def _value(allocation: SharedAllocation) -> dict[str, Any]:
     definition = allocation.value.definition
     return {
         "name": allocation.name,
-        "location": _place(allocation.location),
+        "location": _location(allocation.location),
         "operation": definition.name if definition else "argument",
         "encoding": memory.encoding,
         "alias": memory.alias,
@@ -160,7 +160,7 @@ def _value(allocation: SharedAllocation) -> dict[str, Any]:
         "copies": [_copy(use) for use in allocation.copies],
         "moves": [_move(use) for use in allocation.moves],
         "others": [
-            {"operation": operation.name, "location": _place(operation.location)}
+            {"operation": operation.name, "location": _location(operation.location)}
             for operation in allocation.others
         ],
     }
@@ -171,7 +171,7 @@ def _tensor_value(allocation: TensorAllocation) -> dict[str, Any]:
     definition = allocation.value.definition
     return {
         "name": allocation.value.name,
-        "location": _place(definition.location if definition else None),
+        "location": _location(definition.location if definition else None),
         "encoding": memory.encoding,
         "element": memory.element,
         "shape": list(memory.shape),
@@ -198,28 +198,28 @@ def _ptx_mmas(module: PtxModule) -> list[dict[str, Any]]:
         if not opcode.startswith(("wgmma.mma_async", "tcgen05.mma", "tcgen05.cp")):
             continue
         source = listed.instruction.source
-        place = (source.file, source.line) if source else None
+        location = (source.file, source.line) if source else None
         found = tuple(
             (name, _without_start(values))
             for name, values in listed.values.items()
             if name in _DESCRIPTORS and isinstance(values, dict)
         )
-        counted[place, opcode, found] += 1
+        counted[location, opcode, found] += 1
     return [
         {
-            "location": {"file": place[0], "line": place[1]} if place else None,
+            "location": {"file": location[0], "line": location[1]} if location else None,
             "opcode": opcode,
             "descriptors": dict(found),
             "count": count,
         }
-        for (place, opcode, found), count in counted.items()
+        for (location, opcode, found), count in counted.items()
     ]
 
 
 def _conversion(use: ConversionUse) -> dict[str, Any]:
     return {
         "name": use.operation.results[0].name,
-        "location": _place(use.operation.location),
+        "location": _location(use.operation.location),
         "shape": list(use.source.shape),
         "element": use.source.element,
         "source": use.source.encoding,

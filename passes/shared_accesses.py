@@ -35,8 +35,10 @@ from triton_ext.layouts.encodings import (
 )
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import tma_box_shape
+from triton_ext.mlir.ir import Operation, Value
+from triton_ext.mlir.locations import Location
 from triton_ext.mlir.memory_flow import VIEWS, MemoryFlow
-from triton_ext.mlir.module import Location, MlirModule, Operation, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.operations import CONTROL_FLOW, MMAS, TMA_COPIES, CopyDirection
 from triton_ext.mlir.types import MemoryType, TensorType, tensor_type
 from triton_ext.ptx.forms.copies import GATHERED_ROWS

@@ -115,7 +115,7 @@ def torch_draws_the_same_numbers(request: pytest.FixtureRequest):
 def no_binaries():
     """Triton stops at the PTX: the emulator needs no binary."""
     pytest.importorskip("triton")
-    from triton_ext.passes.frame.both_ways import up_to_ptx
+    from up_to_ptx import up_to_ptx
 
     with up_to_ptx():
         yield

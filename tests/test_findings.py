@@ -19,12 +19,20 @@ from sites import ROOT
 
 from triton_ext.emulator.errors import UninitializedRead
 from triton_ext.errors import PassError
-from triton_ext.findings import SARIF_SCHEMA, Finding, Place, annotate, github_annotation, sarif
+from triton_ext.findings import (
+    SARIF_SCHEMA,
+    Finding,
+    SourceLocation,
+    annotate,
+    github_annotation,
+    sarif,
+)
 from triton_ext.ptx.parse import Instruction, SourceLine
 
 TEXTS = st.text(st.characters(codec="utf-8"))
+OTHERS = st.builds(SourceLocation, st.just("other.py"), st.integers(0, 9))
 PLACES = st.none() | st.builds(
-    Place,
+    SourceLocation,
     st.sampled_from(["kernel.py", "/usr/lib/a b,c:%.py", "src/käse.py"]),
     st.integers(0, 99),
     st.integers(0, 99),
@@ -36,8 +44,7 @@ FINDINGS = st.builds(
     st.sampled_from(["error", "warning", "remark"]),
     TEXTS,
     PLACES,
-    st.lists(st.tuples(TEXTS, st.builds(Place, st.just("other.py"), st.integers(0, 9))), max_size=2)
-    .map(tuple),
+    st.lists(st.tuples(TEXTS, OTHERS), max_size=2).map(tuple),
 )  # fmt: skip
 
 # What of SARIF 2.1.0 a log of ours has, with the sections that say it; nothing else is legal.
@@ -116,9 +123,9 @@ def checked(log):
     for result in run["results"]:
         assert rules[result["ruleIndex"]] == result["ruleId"]
         (location,) = result.get("locations", [{}])
-        place = location.get("physicalLocation", {"artifactLocation": {"uri": ""}})
-        line = place.get("region", {}).get("startLine")
-        found.append((result["ruleId"], result["level"], place["artifactLocation"]["uri"], line))
+        location = location.get("physicalLocation", {"artifactLocation": {"uri": ""}})
+        line = location.get("region", {}).get("startLine")
+        found.append((result["ruleId"], result["level"], location["artifactLocation"]["uri"], line))
     return found
 
 
@@ -130,9 +137,9 @@ def test_sarif_is_legal(findings, completed):
 
 def test_sarif_by_its_own_schema():
     """The schema that the log names, where it can be had."""
-    place = Place("kernel.py", 3, 5)
-    finding = Finding("Rule", "a rule", "remark", "text", place, (("used here", place),))
-    log = sarif([finding, Finding("Other", "another", "error", "no place")])
+    location = SourceLocation("kernel.py", 3, 5)
+    finding = Finding("Rule", "a rule", "remark", "text", location, (("used here", location),))
+    log = sarif([finding, Finding("Other", "another", "error", "no location")])
     try:
         with urllib.request.urlopen(SARIF_SCHEMA, timeout=5) as answer:
             schema = json.load(answer)
@@ -145,7 +152,7 @@ def test_sarif_by_its_own_schema():
 def test_paths_are_those_of_the_repository(monkeypatch, tmp_path):
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
-    inside, outside = Place("k.py", 2), Place("/elsewhere/k.py", 3)
+    inside, outside = SourceLocation("k.py", 2), SourceLocation("/elsewhere/k.py", 3)
     findings = [Finding("r", "", "error", "m", each) for each in (inside, outside)]
     assert [each[2] for each in checked(sarif(findings))] == ["k.py", "file:///elsewhere/k.py"]
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
@@ -171,9 +178,9 @@ def test_annotations_are_read_as_they_were_meant(finding):
     properties = dict(each.split("=", 1) for each in match[2].split(","))
     assert unescaped(properties["title"]) == finding.rule
     assert unescaped(match[3]) == finding.message
-    if finding.place is not None:
-        assert Path(unescaped(properties["file"])) == Path(finding.place.file)
-        assert int(properties.get("line", 0)) == finding.place.line
+    if finding.location is not None:
+        assert Path(unescaped(properties["file"])) == Path(finding.location.file)
+        assert int(properties.get("line", 0)) == finding.location.line
 
 
 def test_annotations_are_for_github_alone(monkeypatch, capsys):
@@ -191,8 +198,8 @@ def test_findings_of_errors():
     fault = UninitializedRead("m", at(1))
     fault.role, fault.use = "its value is an address", at(2)
     (found,) = fault.findings()
-    assert (found.rule, found.place) == ("UninitializedRead", Place("k.py", 1, 4))
-    assert found.related == (("its value is an address, used here", Place("k.py", 2, 4)),)
+    assert (found.rule, found.location) == ("UninitializedRead", SourceLocation("k.py", 1, 4))
+    assert found.related == (("its value is an address, used here", SourceLocation("k.py", 2, 4)),)
 
     def launch():
         raise UninitializedRead("no instruction is to blame")
@@ -202,7 +209,7 @@ def test_findings_of_errors():
     except UninitializedRead as error:  # then it is the line of the launch
         (found,) = error.findings()
         line = launch.__code__.co_firstlineno + 1
-        assert found.place == Place(__file__, line)
+        assert found.location == SourceLocation(__file__, line)
     (found,) = PassError("could not run", compiler_pass="lint").findings()
     assert (found.rule, found.level, found.message) == ("lint", "error", "could not run")
 

@@ -20,7 +20,7 @@ from triton_ext.startup import begin as _begin
 
 if TYPE_CHECKING:
     from triton_ext import distributed, emulator, hardware, kernels, passes
-    from triton_ext.emulator.host.driver import emulate
+    from triton_ext.emulator.host.emulate import emulate
     from triton_ext.layouts import cute
     from triton_ext.layouts.triton import gluon as interop
     from triton_ext.layouts.triton import known_faults, oracle
@@ -109,7 +109,7 @@ def __getattr__(name: str) -> Any:
         found = importlib.import_module(_MODULES[name])
     elif name == "emulate":
         importlib.import_module("triton_ext.timeline.client")  # answers `time`
-        found = importlib.import_module("triton_ext.emulator.host.driver").emulate
+        found = importlib.import_module("triton_ext.emulator.host.emulate").emulate
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found  # the next time, Python finds it without this function

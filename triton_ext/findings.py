@@ -27,7 +27,7 @@ Level = Literal["error", "warning", "remark"]
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLocation:
     """A line of a file; `line` and `column` count from 1, and are 0 if they are not known."""
 
     file: str
@@ -44,7 +44,7 @@ class Finding:
         about: what the rule is for, in a line.
         level: an error, a warning or a remark.
         message: what is wrong.
-        place: the line that is to blame; None if it is not known.
+        location: the line that is to blame; None if it is not known.
         related: other lines that belong to it, each with what it has to do with it.
     """
 
@@ -52,8 +52,8 @@ class Finding:
     about: str
     level: Level
     message: str
-    place: Place | None = None
-    related: tuple[tuple[str, Place], ...] = ()
+    location: SourceLocation | None = None
+    related: tuple[tuple[str, SourceLocation], ...] = ()
 
 
 def _root() -> Path:
@@ -89,10 +89,10 @@ def github_annotation(finding: Finding) -> str:
     relative to ``GITHUB_WORKSPACE``, if the file lies there.
     """
     properties: dict[str, object] = {"title": finding.rule}
-    if finding.place is not None:
-        place = finding.place
-        found = {"line": place.line, "col": place.column}
-        properties["file"] = _relative(place.file, _root()).as_posix()
+    if finding.location is not None:
+        location = finding.location
+        found = {"line": location.line, "col": location.column}
+        properties["file"] = _relative(location.file, _root()).as_posix()
         properties |= {name: value for name, value in found.items() if value}
     said = ",".join(f"{name}={_escaped(value, _PROPERTY)}" for name, value in properties.items())
     return f"::{_COMMANDS[finding.level]} {said}::{_escaped(finding.message, _DATA)}"
@@ -116,17 +116,17 @@ def annotate(findings: Iterable[Finding]) -> None:
 _LEVELS: dict[Level, str] = {"error": "error", "warning": "warning", "remark": "note"}
 
 
-def _location(place: Place, root: Path) -> dict[str, Any]:
+def _location(location: SourceLocation, root: Path) -> dict[str, Any]:
     """A ``location`` (SARIF 2.1.0, section 3.28)."""
-    path = _relative(place.file, root)
+    path = _relative(location.file, root)
     artifact = {"uri": path.as_uri()} if path.is_absolute() else {
         "uri": quote(path.as_posix()), "uriBaseId": _ROOT
     }  # fmt: skip
     physical: dict[str, Any] = {"artifactLocation": artifact}
-    if place.line:
-        physical["region"] = {"startLine": place.line}
-        if place.column:
-            physical["region"]["startColumn"] = place.column
+    if location.line:
+        physical["region"] = {"startLine": location.line}
+        if location.column:
+            physical["region"]["startColumn"] = location.column
     return {"physicalLocation": physical}
 
 
@@ -138,12 +138,12 @@ def _result(finding: Finding, rules: Sequence[str], root: Path) -> dict[str, Any
         "level": _LEVELS[finding.level],
         "message": {"text": finding.message},
     }
-    if finding.place is not None:
-        result["locations"] = [_location(finding.place, root)]
+    if finding.location is not None:
+        result["locations"] = [_location(finding.location, root)]
     if finding.related:
         result["relatedLocations"] = [
-            {"id": number, "message": {"text": text}, **_location(place, root)}
-            for number, (text, place) in enumerate(finding.related)
+            {"id": number, "message": {"text": text}, **_location(location, root)}
+            for number, (text, location) in enumerate(finding.related)
         ]
     return result
 

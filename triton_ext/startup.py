@@ -18,8 +18,8 @@ import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-ENVIRONMENT = "TRITON_EXT_PASSES"
-EMULATE = "TRITON_EXT_EMULATE"
+from triton_ext.variables import EMULATE, PASSES
+
 _loading: set[str] = set()
 """The modules that somebody waits for, and that are being executed now."""
 
@@ -88,8 +88,8 @@ def when_imported(
         first: is called before the module is executed; what it raises ends the import, and leaves
             the module as if nobody had imported it.
     """
-    asked = (each for each in sys.meta_path if isinstance(each, _WhenImported))
-    if (module, then) not in ((each.module, each.then) for each in asked):
+    registered = (each for each in sys.meta_path if isinstance(each, _WhenImported))
+    if (module, then) not in ((each.module, each.then) for each in registered):
         sys.meta_path.insert(0, _WhenImported(module, then, first))
     if module in sys.modules:
         _do(first)
@@ -122,7 +122,7 @@ def begin() -> None:
 
     TRITON_EXT_PASSES: install the passes. TRITON_EXT_EMULATE: enter the emulated GPU.
     """
-    if os.environ.get(ENVIRONMENT):
+    if os.environ.get(PASSES):
         when_imported("triton", _install)
     if os.environ.get(EMULATE):
         for module in ("torch", "triton"):

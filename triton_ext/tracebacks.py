@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from triton_ext.errors import Fault
-from triton_ext.findings import Place, annotate
+from triton_ext.findings import SourceLocation, annotate
 
 _HIDDEN = ("triton_ext", "triton")
 """The packages whose frames are left out."""
@@ -39,10 +39,10 @@ def _own(traceback: TracebackType | None) -> Iterator[TracebackType]:
         traceback = traceback.tb_next
 
 
-def users_line(traceback: TracebackType | None) -> Place | None:
+def users_line(traceback: TracebackType | None) -> SourceLocation | None:
     """The innermost line of the program's own; None if there is none."""
     own = list(_own(traceback))
-    return Place(own[-1].tb_frame.f_code.co_filename, own[-1].tb_lineno) if own else None
+    return SourceLocation(own[-1].tb_frame.f_code.co_filename, own[-1].tb_lineno) if own else None
 
 
 def trim(error: BaseException) -> None:

@@ -250,9 +250,9 @@ def _memory_seconds(table: Table, work: Division, problem: Problem, constants: C
     """The seconds of moving A, B and C once, at the rate that the loads in flight allow."""
     m, n, k = problem[:3]
     blocks = work.programs * table.cluster_size
-    asked = work.tiles * table.cluster_size * np.maximum(1, work.parts)
+    needed = work.tiles * table.cluster_size * np.maximum(1, work.parts)
     is_short = (work.parts >= 0) & (work.waves == 0)
-    blocks = np.where(is_short, np.minimum(blocks, asked), blocks)
+    blocks = np.where(is_short, np.minimum(blocks, needed), blocks)
     tile_bytes = np.minimum(work.rows, table.rows) + np.minimum(work.columns, table.columns)
     flight = blocks * table.stages * table.block_k * tile_bytes * table.element_bytes
     rate = constants.memory_bytes * (1 - np.exp(-flight / constants.flight_bytes))

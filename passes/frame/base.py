@@ -24,9 +24,10 @@ from typing import Any, ClassVar, Literal
 
 from triton_ext._version import __version__
 from triton_ext.errors import LayoutError, PassError
-from triton_ext.findings import Finding, Place
+from triton_ext.findings import Finding, SourceLocation
 from triton_ext.hardware.architecture import CAPABILITIES, Architecture, Capability
-from triton_ext.mlir.module import Location, MlirModule
+from triton_ext.mlir.locations import Location
+from triton_ext.mlir.module import MlirModule
 from triton_ext.ptx.parse import Module as PtxModule
 from triton_ext.ptx.parse import parse_ptx
 
@@ -79,12 +80,12 @@ class Diagnostic:
         message = f"{self.message}\nhelp: {self.help}" if self.help else self.message
         if found is None:
             return Finding(rule, about, self.severity, message)
-        related = tuple(("called here", _place(caller)) for caller in found.callers)
-        return Finding(rule, about, self.severity, message, _place(found), related)
+        related = tuple(("called here", _source_location(caller)) for caller in found.callers)
+        return Finding(rule, about, self.severity, message, _source_location(found), related)
 
 
-def _place(location: Location) -> Place:
-    return Place(location.file, location.line, location.column)
+def _source_location(location: Location) -> SourceLocation:
+    return SourceLocation(location.file, location.line, location.column)
 
 
 @dataclass(frozen=True)

@@ -30,15 +30,15 @@ import triton.knobs
 from triton.errors import TritonError
 from triton.runtime import _async_compile
 
+from triton_ext import variables
 from triton_ext.errors import LayoutError, PassError
 from triton_ext.findings import Finding
 from triton_ext.hardware.architecture import KNOWN, generation, target_number
-from triton_ext.mlir.module import Location
+from triton_ext.mlir.locations import Location
 from triton_ext.passes.frame.base import Compilation, ConfiguredPass, Diagnostic, Stage
 from triton_ext.passes.frame.pipeline import PassLike, PassResult, Pipeline, run_stage
 from triton_ext.passes.frame.reports import present, warn
 from triton_ext.passes.frame.trial import tried
-from triton_ext.startup import ENVIRONMENT
 
 _METADATA = "triton_layouts"
 """The field of a kernel's metadata; the distribution's name, as other extensions do it."""
@@ -102,7 +102,9 @@ def _parsed(text: str) -> Pipeline:
     try:
         return Pipeline.of([text]) if text.strip() else Pipeline()
     except (LayoutError, PassError) as error:
-        raise PassCompilationError(f"the environment variable {ENVIRONMENT}: {error}") from None
+        raise PassCompilationError(
+            f"the environment variable {variables.PASSES}: {error}"
+        ) from None
 
 
 def active_pipeline() -> Pipeline:
@@ -186,7 +188,7 @@ def _refuse_other_threads() -> None:
     if _async_compile.active_mode.get() is not None and _active.get().pipeline:
         raise PassCompilationError(
             "triton.AsyncCompileMode compiles in other threads, in which the passes of"
-            f" `enabled(...)` are off; use {ENVIRONMENT}, or compile without it"
+            f" `enabled(...)` are off; use {variables.PASSES}, or compile without it"
         )
 
 
@@ -398,7 +400,7 @@ def install(*passes: PassLike) -> None:
     with _lock:
         if passes:
             _installed = _installed.extended(Pipeline.of(passes).passes)
-        _environment = os.environ.get(ENVIRONMENT, "")
+        _environment = os.environ.get(variables.PASSES, "")
         for knobs, name, kind in _knobs():
             _put(knobs, name, kind)
 
@@ -425,7 +427,7 @@ def _put(knobs: Any, name: str, kind: type[_Around]) -> None:
 
 def _take_out() -> None:
     """Take hook and listener out, unless passes are on, or somebody has put another one around."""
-    if _users or _installed or os.environ.get(ENVIRONMENT):
+    if _users or _installed or os.environ.get(variables.PASSES):
         return
     for knobs, name, kind in _knobs():
         if isinstance(found := getattr(knobs, name), kind):
@@ -476,5 +478,5 @@ def enabled(*passes: PassLike) -> Iterator[Results]:
             _take_out()
 
 
-if os.environ.get(ENVIRONMENT):
+if os.environ.get(variables.PASSES):
     install()

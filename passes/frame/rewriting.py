@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
-from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.ir import Operation, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.types import MemoryType
 
 
@@ -25,7 +26,7 @@ def printed_location(operation: Operation) -> str:
     """`` loc(...)``, as an operation prints it; "" if it prints none."""
     for token in reversed(operation.tokens):
         if token.kind == "word" and token.text == "loc":
-            return " " + operation.module.text[token.start : operation.tokens[-1].stop]
+            return " " + operation.source.text[token.start : operation.tokens[-1].stop]
     return ""
 
 

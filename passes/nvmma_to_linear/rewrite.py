@@ -3,7 +3,7 @@
 An NVMMA encoding says what a tile's layout is in a few parameters, a shared-linear one in bases.
 Triton derives the matrix descriptors of an operand from either. This pass replaces the first by the
 bases that `triton_ext.layouts.nvmma_shared` generates; the PTX must come out identical
-(`triton_ext.passes.frame.both_ways`), or the bases are not what the compiler means.
+(a test compiles it both ways), or the bases are not what the compiler means.
 
 What is one memory, or may be by control flow, is changed together: an allocation, its views, what
 loops, branches and partitions carry. Operations that take NVMMA encodings alone, such as TMA
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from triton_ext.mlir.edits import Edits
-from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.ir import Operation, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.printed_types import PrintedType, printed_memory_types, with_encoding
 from triton_ext.passes.frame.base import Compilation, Outcome, ReportOptions, compiler_pass
 from triton_ext.passes.frame.rewriting import described, printed_location, touched

@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from triton_ext.mlir.module import MlirModule, Operation
+from triton_ext.mlir.ir import Operation
+from triton_ext.mlir.module import MlirModule
 from triton_ext.passes.shared_accesses import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected, predicate_of
 from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD, kind_of

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.mlir.module import Operation, Value
+from triton_ext.mlir.ir import Operation, Value
 from triton_ext.passes.verify_descriptors.meaning.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected
 from triton_ext.passes.verify_descriptors.meaning.kinds import kind_of

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from triton_ext.mlir.module import Location, Operation
+from triton_ext.mlir.ir import Operation
+from triton_ext.mlir.locations import Location
 from triton_ext.passes.frame.base import (
     Compilation,
     Diagnostic,

@@ -16,7 +16,8 @@ from typing import Any
 from triton_ext.hardware.tensor_map import TensorSwizzle
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS
 from triton_ext.mlir.edits import Edits
-from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.ir import Operation, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.printed_types import printed_memory_types, with_encoding
 from triton_ext.passes.frame.base import Compilation, Outcome, ReportOptions, compiler_pass
 from triton_ext.passes.frame.rewriting import described, printed_location, source_line, touched

@@ -21,8 +21,9 @@ from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 from triton_ext.layouts.triton.known_faults import expected_from_triton
 from triton_ext.mlir.arith import integer_constant
+from triton_ext.mlir.ir import Operation, Value
 from triton_ext.mlir.memory_flow import VIEWS, components, forwarded
-from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.operations import CONTROL_FLOW, MMAS, TMA_COPIES, subslice_offsets
 from triton_ext.mlir.types import MemoryType
 from triton_ext.passes.frame.base import Compilation

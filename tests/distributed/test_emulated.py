@@ -14,7 +14,7 @@ import triton_ext  # noqa: E402
 from triton_ext import distributed  # noqa: E402
 from triton_ext.distributed import launches  # noqa: E402
 from triton_ext.emulator.errors import EmulationError  # noqa: E402
-from triton_ext.emulator.host import driver  # noqa: E402
+from triton_ext.emulator.host import gpu as host_gpu  # noqa: E402
 from triton_ext.kernels import launch  # noqa: E402
 from triton_ext.kernels.spec import kernel_spec  # noqa: E402
 
@@ -167,14 +167,14 @@ def test_public_functions(arch, call):
 
 def in_ptx(monkeypatch, pattern, replacement):
     """Change all kernels that run from now on."""
-    program, changes = driver.EmulatedGpu.program, []
+    program, changes = host_gpu.EmulatedGpu.program, []
 
     def changed(gpu, ptx):
         ptx, count = re.subn(pattern, replacement, ptx)
         changes.append(count)
         return program(gpu, ptx)
 
-    monkeypatch.setattr(driver.EmulatedGpu, "program", changed)
+    monkeypatch.setattr(host_gpu.EmulatedGpu, "program", changed)
     return changes
 
 

@@ -21,7 +21,7 @@ from triton_ext.emulator.errors import (
     SynchronizationFault,
     UninitializedRead,
 )
-from triton_ext.emulator.schedule import machine
+from triton_ext.emulator.schedule import liveness
 
 SCHEDULES = ("eager", "lazy", "random")
 PARAMETERS = ".param .u64 out"
@@ -312,7 +312,7 @@ OTHERS:
 
 
 def test_a_loop_that_polls_is_called_hung_and_says_for_what(monkeypatch):
-    monkeypatch.setattr(machine, "NO_PROGRESS_LIMIT", 50_000)
+    monkeypatch.setattr(liveness, "NO_PROGRESS_LIMIT", 50_000)
     with pytest.raises(Deadlock) as caught:
         run("""
  @%p1 mbarrier.init.shared.b64 [%r1], 2;

@@ -27,7 +27,7 @@ from triton_ext.emulator.host.cuda.modules import chosen
 from triton_ext.emulator.host.cuda.nvcc import compiler
 from triton_ext.emulator.host.cuda.server import run_program
 from triton_ext.emulator.host.cuda.status import CudaError
-from triton_ext.emulator.host.driver import emulated_gpus
+from triton_ext.emulator.host.emulate import emulated_gpus
 from triton_ext.errors import LayoutError
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

@@ -11,7 +11,7 @@ from installed import environment, interpreter
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from triton_ext.emulator.host.driver import emulate
+from triton_ext.emulator.host.emulate import emulate
 from triton_ext.emulator.host.environment import Emulation
 from triton_ext.errors import LayoutError
 

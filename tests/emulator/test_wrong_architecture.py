@@ -91,7 +91,7 @@ def test_gluon_kernels_of_another_architecture(kernel, arguments, capfd):
 
 SCRIPT = """
 import sys
-from triton_ext.emulator.host.driver import current_gpu
+from triton_ext.emulator.host.entered import current_gpu
 def never():
     {never}
 print("emulated:", current_gpu().arch)

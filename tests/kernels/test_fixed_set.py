@@ -47,7 +47,7 @@ MAJORS = tuple(itertools.product(("K", "MN"), repeat=2))
 def as_by_default(monkeypatch):
     monkeypatch.setattr(rule, "_given", None)
     yield
-    plans.forget()
+    plans.clear_cache()
 
 
 @pytest.mark.parametrize(("arch", "element_type"), TYPES)

@@ -20,7 +20,7 @@ from triton import knobs
 
 from triton_ext.cli import main
 from triton_ext.compat import relaxed_barriers
-from triton_ext.kernels import kept
+from triton_ext.kernels import compiled_cache
 from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.kernels.launch import compile_matmul
@@ -110,10 +110,10 @@ def test_the_command(tmp_path, monkeypatch):
     product, problem = ProductSpec("e4m3", out_type="bf16"), Problem(8, 64, 64)
     epilogue = EpilogueSpec(a_scales="one", b_scales="one", residual=True)
     (config,) = configurations(90, product, [problem], epilogue)
-    assert kept.find(config) is not None
+    assert compiled_cache.find(config) is not None
     run("64x64", "--rows", "8", "--types", "e4m3", "--out-type", "bf16", "--no-fast-accum")
     (config,) = configurations(90, replace(product, fp32_accumulation=True), [problem])
-    assert kept.find(config) is not None
+    assert compiled_cache.find(config) is not None
     for arguments in (
         ("512",), ("64x64", "--types", "bf8"), ("64x64", "--no-fast-accum"),
         ("64x64", "--types", "e4m3,bf16", "--no-fast-accum"),
@@ -142,13 +142,13 @@ def compiled_ahead(tmp_path_factory):
 def test_a_kept_kernel_is_what_was_compiled(compiled_ahead, monkeypatch):
     folder, config, compiled = compiled_ahead
     monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
-    found = kept.find(config)
+    found = compiled_cache.find(config)
     assert found.kernel == compiled.asm["cubin"]
     assert found.metadata == compiled.metadata
     assert found.packed_metadata == compiled.packed_metadata
     assert found.src.signature == compiled.src.signature
     others = configurations(90, ProductSpec("bf16"), [SMALL], EpilogueSpec(bias=True))
-    assert kept.find(others[0]) is None
+    assert compiled_cache.find(others[0]) is None
 
 
 def test_kernels_that_a_process_is_about_to_launch(tmp_path, monkeypatch):
@@ -159,18 +159,18 @@ def test_kernels_that_a_process_is_about_to_launch(tmp_path, monkeypatch):
     compile_together(configs[:1])
     assert not any(tmp_path.iterdir()), "one kernel is not worth a process"
     compile_together(configs)
-    assert None not in map(kept.find, configs)
+    assert None not in map(compiled_cache.find, configs)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("they are there"))
     compile_together(configs)
 
 
 LOOK = """
 from triton.runtime.cache import triton_key
-from triton_ext.kernels import kept, precompile
+from triton_ext.kernels import compiled_cache, precompile
 from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.product import ProductSpec
 (config,) = precompile.configurations(90, ProductSpec("fp16"), [Problem(64, 64, 64)])
-print(kept.find(config).metadata.shared, triton_key.cache_info().misses)
+print(compiled_cache.find(config).metadata.shared, triton_key.cache_info().misses)
 """
 
 
@@ -202,9 +202,9 @@ def test_what_is_damaged_is_not_found(compiled_ahead, monkeypatch):
     for path, held in damages(folder):
         whole = path.read_bytes()
         path.unlink() if held is None else path.write_bytes(held)
-        assert kept.find(config) is None, (path, held)
+        assert compiled_cache.find(config) is None, (path, held)
         path.write_bytes(whole)
-    assert kept.find(config) is not None
+    assert compiled_cache.find(config) is not None
 
 
 def test_other_settings_are_other_kernels(compiled_ahead, monkeypatch):
@@ -212,15 +212,15 @@ def test_other_settings_are_other_kernels(compiled_ahead, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
     with monkeypatch.context() as patch:
         patch.setenv("TRITON_F32_DEFAULT", "ieee")
-        assert kept.find(config) is None
+        assert compiled_cache.find(config) is None
     with monkeypatch.context() as patch:
-        patch.setattr(kept, "_sources", lambda: "another release")
-        assert kept.find(config) is None
+        patch.setattr(compiled_cache, "_sources", lambda: "another release")
+        assert compiled_cache.find(config) is None
     for name in ("always_compile", "disable_line_info"):
         with knobs.compilation.scope():
             setattr(knobs.compilation, name, True)
-            assert kept.find(config) is None
-    assert kept.find(config) is not None
+            assert compiled_cache.find(config) is None
+    assert compiled_cache.find(config) is not None
 
 
 def test_a_bias_of_integers_compiles():

@@ -1332,7 +1332,9 @@ def test_a_kept_kernel_is_launched_without_the_jit(direct, monkeypatch):
     launch, recorder = direct
     launch.direct = None
     looked = []
-    monkeypatch.setattr(launches.kept, "find", lambda config: looked.append(config) or "compiled")
+    monkeypatch.setattr(
+        launches.compiled_cache, "find", lambda config: looked.append(config) or "compiled"
+    )
     monkeypatch.setattr(launches, "DirectLaunch", {"compiled": recorder}.get)
     monkeypatch.setattr(launches, "_direct_launches", {})
     launch(*three_matrices())
@@ -1548,9 +1550,9 @@ def imagined(monkeypatch):
     monkeypatch.setattr(plans, "_current_gpu", lambda: -1)
     monkeypatch.setattr(plans, "_new_on_gpu", plans._new_on_host)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    plans.forget()
+    plans.clear_cache()
     yield gpu
-    plans.forget()
+    plans.clear_cache()
 
 
 def made_again(gpu, call):

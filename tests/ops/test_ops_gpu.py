@@ -546,7 +546,7 @@ def test_repeated_calls_of_every_kind(monkeypatch):
             prepared.append(self)
 
     monkeypatch.setattr(planning, "PreparedLaunch", Prepared)
-    plans.forget()
+    plans.clear_cache()
     for call in (
         lambda: product(x, w.t()),
         lambda: product(rows, w.t()),
@@ -585,7 +585,7 @@ def test_repeated_calls_of_every_kind(monkeypatch):
 def test_autotune(tmp_path, monkeypatch):
     """The fastest is measured, kept, used at once, and by a later process."""
     monkeypatch.setenv(tuned.FOLDER_VARIABLE, str(tmp_path))
-    tuned.forget()
+    tuned.clear_cache()
     batch = tuple(x.expand(3, -1, -1).clone() for x in operands(64, 96, 128))
     used = []
     launch = launches.PreparedLaunch.__call__
@@ -610,8 +610,8 @@ def test_autotune(tmp_path, monkeypatch):
             later = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
             assert later.stdout.strip() == str(found.kept)
     finally:
-        tuned.forget()
-        plans.forget()
+        tuned.clear_cache()
+        plans.clear_cache()
 
 
 def test_every_product_is_measured(tmp_path, monkeypatch):
@@ -620,7 +620,7 @@ def test_every_product_is_measured(tmp_path, monkeypatch):
     """
     monkeypatch.setenv(tuned.FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setattr(rule, "_given", None)
-    tuned.forget()
+    tuned.clear_cache()
     launched = []
     launch = launches.PreparedLaunch.__call__
     monkeypatch.setattr(
@@ -646,16 +646,16 @@ def test_every_product_is_measured(tmp_path, monkeypatch):
         for seconds, ours in ((1.0, 0), (1e-9, 1)):  # as if ours, or torch's, had been slow
             entry["seconds"] = seconds
             tuned.path().write_text(json.dumps({"format": tuned.FORMAT, "tuned": entries}))
-            tuned.forget()
-            plans.forget()
+            tuned.clear_cache()
+            plans.clear_cache()
             with triton_ext.drop_in():
                 for _ in range(3):
                     launched.clear()
                     assert_close(a @ b, a, b)
                     assert len(launched) == ours
     finally:
-        tuned.forget()
-        plans.forget()
+        tuned.clear_cache()
+        plans.clear_cache()
 
 
 # --------------------------------------------------------------------------- drop_in

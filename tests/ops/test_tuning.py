@@ -51,11 +51,11 @@ FOUND = tuned.Tuned(CONFIG, 1e-5, 9e-6)
 def folder(tmp_path, monkeypatch):
     """An empty cache folder, and nothing known or prepared before and after."""
     monkeypatch.setenv(tuned.FOLDER_VARIABLE, str(tmp_path / "cache"))
-    tuned.forget()
-    plans.forget()
+    tuned.clear_cache()
+    plans.clear_cache()
     yield tmp_path / "cache"
-    tuned.forget()
-    plans.forget()
+    tuned.clear_cache()
+    plans.clear_cache()
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_what_is_stored_is_found_again():
     assert tuned.lookup(PROBLEM) is None
     file = tuned.store(PROBLEM, FOUND)
     assert tuned.lookup(PROBLEM) == FOUND
-    tuned.forget()
+    tuned.clear_cache()
     assert tuned.lookup(PROBLEM) == FOUND
     for change in (
         {"gpu": "NVIDIA H200"}, {"processors": 114}, {"element_type": "fp16"}, {"a_major": "MN"},
@@ -97,7 +97,7 @@ def test_what_is_stored_is_found_again():
     ):  # fmt: skip
         assert tuned.lookup(replace(PROBLEM, **change)) is None
     tuned.store(PROBLEM, FOUND._replace(config=CONFIG.with_fields(stages=5)))
-    tuned.forget()
+    tuned.clear_cache()
     assert tuned.lookup(PROBLEM).config.tile.stages == 5
     assert [child.name for child in file.parent.iterdir() if child.suffix == ".new"] == []
 
@@ -111,7 +111,7 @@ def test_another_process_finds_it():
 
 def test_other_versions_have_their_own(monkeypatch):
     tuned.store(PROBLEM, FOUND)
-    tuned.forget()
+    tuned.clear_cache()
     monkeypatch.setattr(tuned, "__version__", "99.0")
     assert tuned.lookup(PROBLEM) is None
     tuned.store(PROBLEM, FOUND._replace(config=CONFIG.with_fields(stages=5)))
@@ -135,7 +135,7 @@ def test_writers_lose_nothing_of_each_other():
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda m: tuned.store(replace(PROBLEM, m=m), FOUND), range(1, 30)))
     assert [writer.wait() for writer in writers] == [0, 0]
-    tuned.forget()
+    tuned.clear_cache()
     for m in (*range(1, 30), *range(100, 120), *range(200, 220)):
         assert tuned.lookup(replace(PROBLEM, m=m)) == FOUND
 
@@ -153,7 +153,7 @@ def test_a_damaged_file_is_ignored_and_replaced(content):
     assert tuned.lookup(PROBLEM) is None  # without a warning
     tuned.store(PROBLEM, FOUND)
     assert Path(f"{tuned.path()}.damaged").read_bytes() == content
-    tuned.forget()
+    tuned.clear_cache()
     assert tuned.lookup(PROBLEM) == FOUND
 
 
@@ -203,7 +203,7 @@ def test_an_entry_for_another_product_is_ignored(change):
     content = json.loads(tuned.path().read_text())
     content["tuned"][PROBLEM.key]["config"] |= change
     tuned.path().write_text(json.dumps(content))
-    tuned.forget()
+    tuned.clear_cache()
     with pytest.warns(RuntimeWarning, match=r"of tuned\.json is ignored: config"):
         assert tuned.lookup(PROBLEM) is None
     assert tuned.lookup(PROBLEM) is None  # without a warning
@@ -220,13 +220,13 @@ def test_nothing_in_the_file_stops_a_product(gpu, used):
     kept = 0
     for _ in range(some(120)):
         tuned.path().write_text(json.dumps(mutated(document, generator)))
-        tuned.forget()
+        tuned.clear_cache()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             kept += tuned.lookup(problem) is not None
             tuned.lookup(problem)
     assert some(8) < kept < some(112)
-    plans.forget()
+    plans.clear_cache()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert triton_ext.matmul(a, b)[0, 0] == 256
@@ -243,7 +243,7 @@ def test_a_damaged_entry_is_ignored(entry):
     content = json.loads(tuned.path().read_text())
     content["tuned"][other.key] = entry
     tuned.path().write_text(json.dumps(content))
-    tuned.forget()
+    tuned.clear_cache()
     with pytest.warns(RuntimeWarning, match="is ignored"):
         assert tuned.lookup(PROBLEM) == FOUND
     assert tuned.lookup(other) is None
@@ -299,7 +299,7 @@ def test_the_fastest_is_used_from_then_on(gpu, used, shapes):
     assert found.config == by_seconds[1.0]
     assert found.file == tuned.path()
     assert found.torch_seconds == 5.0
-    tuned.forget()  # as in a later process
+    tuned.clear_cache()  # as in a later process
     used.clear()
     made = triton_ext.matmul(a, b)
     assert used == [found.config]
@@ -396,7 +396,7 @@ def measured(gpu, monkeypatch):
     monkeypatch.setattr(rule, "_given", None)
     triton_ext.measured_kernels()
     yield asked
-    plans.forget()
+    plans.clear_cache()
 
 
 def test_every_product_is_measured_once(measured, used):
@@ -408,8 +408,8 @@ def test_every_product_is_measured_once(measured, used):
     assert (made.double() - a.double() @ b.double()).abs().max() < 0.1
     triton_ext.matmul(a, b)
     triton_ext.linear(a, b.t(), torch.zeros(40).half(), activation="relu")
-    plans.forget()
-    tuned.forget()  # as in a later process
+    plans.clear_cache()
+    tuned.clear_cache()  # as in a later process
     triton_ext.matmul(a, b)
     assert len(measured.problems) == 1
     triton_ext.bmm(a, b.expand(2, 72, 40).contiguous())
@@ -427,7 +427,7 @@ def test_the_environment_says_so_too(measured, monkeypatch):
     for value, number in (("all", 0), ("measured", 1)):
         monkeypatch.setattr(rule, "_given", None)
         monkeypatch.setenv(rule.VARIABLE, value)
-        plans.forget()
+        plans.clear_cache()
         triton_ext.matmul(a, a)
         assert len(measured.problems) == number
 

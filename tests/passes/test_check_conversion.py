@@ -17,6 +17,7 @@ import pass_corpus  # noqa: E402
 from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
+from up_to_ptx import compile_to_ptx  # noqa: E402
 
 from triton_ext import LayoutError, NVMMAShared, SharedLinear, SwizzledShared  # noqa: E402
 from triton_ext.compat import TRITON_VERSION  # noqa: E402
@@ -34,7 +35,6 @@ from triton_ext.passes.check_conversion import (  # noqa: E402
     ask_triton,
     check_conversion,
 )
-from triton_ext.passes.frame.both_ways import compile_to_ptx  # noqa: E402
 
 WORKER = SUPPORT / "conversion_worker.py"
 

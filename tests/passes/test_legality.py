@@ -13,11 +13,11 @@ from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier  # noqa: E402
+from up_to_ptx import compile_to_ptx  # noqa: E402
 
 from triton_ext.compat import async_load  # noqa: E402
 from triton_ext.hardware import alignments  # noqa: E402
 from triton_ext.passes import Compilation, PassCompilationError, get_pass  # noqa: E402
-from triton_ext.passes.frame.both_ways import compile_to_ptx  # noqa: E402
 
 VERIFY = get_pass("verify-descriptors")
 

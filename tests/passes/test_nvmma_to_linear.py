@@ -18,6 +18,7 @@ import kernel_cases  # noqa: E402
 import pass_corpus  # noqa: E402
 import triton.language as tl  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
+from up_to_ptx import compile_both_ways  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError, NVMMAShared, nvmma_shared_to_linear_layout  # noqa: E402
@@ -25,7 +26,6 @@ from triton_ext.compat import TRITON_VERSION  # noqa: E402
 from triton_ext.layouts.encodings import SharedLinear  # noqa: E402
 from triton_ext.mlir.module import MlirModule  # noqa: E402
 from triton_ext.passes import Compilation, Outcome, PassWarning, compiler_pass  # noqa: E402
-from triton_ext.passes.frame.both_ways import compile_both_ways  # noqa: E402
 from triton_ext.passes.nvmma_to_linear.rewrite import (  # noqa: E402
     NvmmaToLinearOptions,
     nvmma_to_linear,

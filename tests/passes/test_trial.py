@@ -14,11 +14,11 @@ pytest.importorskip("torch")
 from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
+from up_to_ptx import compile_to_ptx  # noqa: E402
 
 from triton_ext.layouts.encodings import SharedLinear, parse_encoding  # noqa: E402
 from triton_ext.passes import Outcome, PassCompilationError, PassWarning, compiler_pass  # noqa: E402
 from triton_ext.passes.frame import base  # noqa: E402
-from triton_ext.passes.frame.both_ways import compile_to_ptx  # noqa: E402
 from triton_ext.passes.frame.trial import tried  # noqa: E402
 
 

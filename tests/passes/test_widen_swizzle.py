@@ -19,7 +19,7 @@ from widen_refusals import END, HEADER, REFUSALS, SILENT, kernel  # noqa: E402
 import triton_ext  # noqa: E402
 from triton_ext.compat import TRITON_VERSION  # noqa: E402
 from triton_ext.emulator.clients.statistics import Statistics  # noqa: E402
-from triton_ext.emulator.host.driver import EmulatedGpu  # noqa: E402
+from triton_ext.emulator.host.gpu import EmulatedGpu  # noqa: E402
 from triton_ext.passes import Compilation, ReportOptions  # noqa: E402
 from triton_ext.passes.widen_swizzle.rewrite import widen_swizzle  # noqa: E402
 

@@ -16,7 +16,7 @@ from sites import DATA
 
 from triton_ext import LayoutError
 from triton_ext.ptx import forms
-from triton_ext.ptx.notes import LISTED
+from triton_ext.ptx.explain import LISTED
 from triton_ext.ptx.parse import Instruction, parse_ptx
 
 # Syntax lines as the PTX ISA has them: modifiers that may be left out in {.a|.b}, those of which

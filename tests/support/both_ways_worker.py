@@ -7,8 +7,7 @@ report and diagnostics of each pass. See `forked.py` for how jobs come and resul
 from __future__ import annotations
 
 from forked import serve
-
-from triton_ext.passes.frame.both_ways import compile_to_ptx
+from up_to_ptx import compile_to_ptx
 
 
 def run(job):

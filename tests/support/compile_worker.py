@@ -16,11 +16,11 @@ from dataclasses import replace
 
 import triton
 from forked import serve
+from up_to_ptx import up_to_ptx
 
 from triton_ext.kernels.launch import compile_matmul, kernel_constants
 from triton_ext.kernels.spec import kernel_spec
 from triton_ext.layouts.triton.gluon import to_gluon
-from triton_ext.passes.frame.both_ways import up_to_ptx
 from triton_ext.ptx.text import without_debug_lines
 
 

@@ -30,9 +30,9 @@ import triton
 from corpus_cache import loaded_files
 from forked import forked, own_cache
 from triton import knobs
+from up_to_ptx import up_to_ptx
 
 import triton_ext
-from triton_ext.passes.frame.both_ways import up_to_ptx
 
 
 def idle_launcher(source, metadata):

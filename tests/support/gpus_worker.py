@@ -37,7 +37,7 @@ from torch.multiprocessing.spawn import spawn
 import triton_ext
 from triton_ext import distributed
 from triton_ext.distributed import launches
-from triton_ext.kernels import kept, launch
+from triton_ext.kernels import compiled_cache, launch
 from triton_ext.ops import device as devices
 from triton_ext.ops.epilogue import Epilogue, finished
 
@@ -233,7 +233,7 @@ def on_one_rank(rank, ranks, meeting, answer):
     device = torch.device("cuda", rank if apart else 0)
     torch.cuda.set_device(device)
     if not apart:
-        for module in (launch, kept):
+        for module in (launch, compiled_cache):
             mock.patch.object(module, "compilation_options", _one_after_the_other).start()
         fewer = devices.Gpu(90, SimpleNamespace(multi_processor_count=FEWER_SMS), 0)
         mock.patch.object(devices, "_cuda_gpu", return_value=fewer).start()

@@ -51,8 +51,9 @@ if alone:
     kernelized()  # leaves to torch what there are no kernels for
     found["differences"] = differences()
 else:
+    from up_to_ptx import up_to_ptx
+
     import triton_ext
-    from triton_ext.passes.frame.both_ways import up_to_ptx
 
     with up_to_ptx(), triton_ext.emulate("sm_90") as gpu:
         wrong = loaded.matmul(a, b).float() - a.float() @ b.float()

@@ -382,14 +382,14 @@ def capture(job: dict[str, Any]) -> list[Launched]:
     import torch
     from triton import knobs
     from triton.runtime.jit import JITFunction
+    from up_to_ptx import up_to_ptx
 
     import triton_ext
     from triton_ext.emulator.clients.schedules.decide import decide
-    from triton_ext.emulator.host.driver import EmulatedGpu
+    from triton_ext.emulator.host.gpu import EmulatedGpu
     from triton_ext.emulator.host.run import prepare
     from triton_ext.emulator.instructions import decode
     from triton_ext.emulator.schedule.machine import Machine, Schedule
-    from triton_ext.passes.frame.both_ways import up_to_ptx
 
     generator = torch.Generator().manual_seed(0)
 

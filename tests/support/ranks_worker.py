@@ -31,12 +31,12 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn import functional as F
+from up_to_ptx import up_to_ptx
 
 import triton_ext
 from triton_ext import distributed
 from triton_ext.ops import eager, functional, products
 from triton_ext.ops.epilogue import NOTHING, Epilogue, finished
-from triton_ext.passes.frame.both_ways import up_to_ptx
 
 
 def difference(found, expected):

@@ -199,8 +199,8 @@ def compile(
         names = ", ".join(f"{name} ({seen.count(name)} x)" for name in dict.fromkeys(seen))
         say(f"several kernels in one output: {names}; SCRIPT::KERNEL picks one", err=True)
     for fault in faults:
-        place = f"{fault.place.file}:{fault.place.line}: " if fault.place else ""
-        say(f"{place}{fault.level}: {fault.message}", err=True)
+        at = f"{fault.location.file}:{fault.location.line}: " if fault.location else ""
+        say(f"{at}{fault.level}: {fault.message}", err=True)
     if faults:
         raise SystemExit(1)
 
@@ -282,7 +282,7 @@ def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
     from triton.compiler.errors import CompilationError
 
     from triton_ext.emulator.errors import WrongArchitecture
-    from triton_ext.emulator.host.driver import emulate
+    from triton_ext.emulator.host.emulate import emulate
 
     with emulate(target, cuda_on_host=True, idle=True) as gpu, _uncompared():
         try:

@@ -19,7 +19,7 @@ from triton_ext.errors import LayoutError
 
 if TYPE_CHECKING:
     from triton_ext.emulator.errors import EmulationError
-    from triton_ext.emulator.host.driver import EmulatedGpu
+    from triton_ext.emulator.host.gpu import EmulatedGpu
 
 _ELF = b"\x7fELF"
 _MOST_LOOKED_AT = 1 << 26

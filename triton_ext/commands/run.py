@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import json
 import re
-import warnings
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from triton_ext.commands.common import (
-    Parsed,
-    Seconds,
-    Target,
-    format_option,
-    needing_kernels,
-    pass_failed,
-    refuse,
-    results_apart,
-    run_script,
-    say,
-    script_failed,
-    show,
-    show_sarif,
-)
-from triton_ext.commands.programs import Kind, found_script, guessed, kind_of, run_foreign
-from triton_ext.errors import PassError
-from triton_ext.findings import Finding, annotate
-from triton_ext.render.words import counted
-
-if TYPE_CHECKING:
-    from triton_ext.emulator.host.driver import EmulatedGpu
+from triton_ext.commands.common import Parsed, Seconds, Target, format_option, needing_kernels
+from triton_ext.commands.programs import Kind, found_script, guessed, kind_of
+from triton_ext.commands.run_options import Prediction, Schedules, Stops, Tracing
 
 
 def _block(text: str) -> tuple[int, int, int]:
@@ -60,21 +35,6 @@ def _schedule(text: str) -> str | Path:
     if not Path(text).is_file():
         raise ValueError
     return Path(text)
-
-
-@contextlib.contextmanager
-def _entered(kind: Kind, target: int, settings: dict[str, Any]) -> Iterator[EmulatedGpu]:
-    """The emulated GPU; for a Python script it is Triton's, too."""
-    if kind is not Kind.PYTHON:
-        import triton_ext.timeline.client  # noqa: F401  # it predicts times, if that is asked for
-        from triton_ext.emulator.host.driver import emulated_gpus
-
-        yield emulated_gpus(target, **settings)[0]
-        return
-    from triton_ext import emulate
-
-    with emulate(target, cuda_on_host=True, **settings) as gpu:
-        yield gpu
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -269,168 +229,33 @@ def run(
     """
     script = found_script(script)
     kind = kind_of(script)
-    if timeline is not None:
-        if timeline.suffix not in (".html", ".json"):
-            reason = f"{timeline}: must end in .html or .json"
-            raise click.BadParameter(reason, param_hint="--timeline")
-        if not timeline.parent.is_dir():
-            reason = f"{timeline}: there is no folder {timeline.parent}"
-            raise click.BadParameter(reason, param_hint="--timeline")
-    timed = time or timeline is not None
-    if no_values and not timed:
-        raise click.UsageError("--no-values is for predicting time: give --time, too")
-    if warm and not timed:
-        raise click.UsageError("--warm is for predicting time: give --time, too")
-    if gpu_name is not None and not timed:
-        raise click.UsageError("--gpu is for predicting time: give --time, too")
-    if not break_at:
-        refuse({"--hits": hits != 1}, "without --break-at")
-    if not trace and trace_file is None:
-        refuse({"--only": bool(only), "--block": bool(block)}, "without --trace or --trace-file")
-    if schedule != "random":
-        refuse({"--seed": options["seed"] != 0}, f"with --schedule {schedule}, which draws nothing")
-    if all_schedules:
-        chosen = {f"--schedule {schedule}": schedule != "eager", "--time": timed}
-        refuse(chosen, "with --all-schedules, which judges by the eager one")
-    else:
-        refuse({"--witness": witness is not None}, "without --all-schedules")
-    if timed and schedule != "eager":
-        raise click.UsageError(f"--schedule {schedule}: time is predicted with the eager one alone")
+    prediction = Prediction(time, gpu_name, warm, timeline, not no_values)
+    stops = Stops(break_at, hits)
+    tracing = Tracing(trace, trace_file, only, block)
+    schedules = Schedules(schedule, all_schedules, witness, options["seed"])
+    prediction.check()
+    stops.check()
+    tracing.check()
+    schedules.check(prediction)
     if kind is Kind.PYTHON:
         with needing_kernels():
             import triton  # noqa: F401
-    from triton_ext.emulator.clients.breakpoints import Stop, described
-    from triton_ext.emulator.clients.statistics import Statistics
-    from triton_ext.emulator.clients.trace import Event, Trace, as_text
-    from triton_ext.emulator.errors import EmulationError, UndefinedBehaviour
+    from triton_ext.commands.emulated_run import EmulatedRun
     from triton_ext.emulator.schedule.machine import MAX_STEPS
-    from triton_ext.emulator.schedule.observers import Observer, Observers
     from triton_ext.hardware.architecture import target_number
     from triton_ext.timeline.gpus import gpu_of
 
-    def judged() -> None:
-        """Say what is known of all schedules."""
-        for each in gpu.verdicts:
-            if form == "json" or each.witness is None:
-                show(form, err=True, json=each.as_object, text=each.lines)
-            if witness is not None and each.witness is not None:
-                plan = json.dumps(each.witness.plan.as_object(), indent=1)
-                witness.write_text(plan + "\n", encoding="utf-8")
-                say(f"{witness}: the schedule that breaks {each.kernel}", err=True)
-
-    as_sarif, ending = form == "sarif", contextlib.ExitStack()
-    if as_sarif:
-        form = "text"
-
-    def found(findings: list[Finding], *, completed: bool = True) -> None:
-        findings = [*findings, *(each.finding() for each in gpu.taken.values())]
-        annotate(findings)
-        if as_sarif:
-            ending.close()  # and stdout is that of the command again
-            show_sarif(findings, completed=completed)
-
-    def report(findings: list[Finding]) -> None:
-        if form != "json" or ((trace or time) and not stats):
-            return
-        faults = Counter(each.rule for each in findings if each.level == "error")
-        undefined = [each.rule for each in gpu.taken.values()]
-        described = {
-            "launches": gpu.launches,
-            "faults": dict(faults),
-            "undefined": {each.name: dataclasses.asdict(each) for each in undefined},
-        }
-        if stats:
-            described |= statistics.as_object()
-        say(json.dumps(described, indent=2), err=True)
-
     target = target_number(guessed(script, kind) if arch == "auto" else arch)
     model = None
-    if timed:
+    if prediction.wanted:
         model = gpu_of(gpu_name or True, target, argument="--gpu").but(warm=warm)
-
-    def lines(event: Event, *, as_json: bool) -> list[str]:
-        return [json.dumps(event)] if as_json else list(as_text(event))
-
-    def write(event: Event) -> None:
-        if trace:
-            for line in lines(event, as_json=form == "json"):
-                say(line, err=True)
-        if kept is not None:
-            kept.writelines(f"{line}\n" for line in lines(event, as_json=in_json))
-
-    def look(stop: Stop) -> None:
-        if next(left, None) is not None:
-            for line in described(stop):
-                say(line, err=True)
-
-    left = iter(range(hits))
-    in_json = trace_file is not None and trace_file.suffix == ".jsonl"
-    kept = None
-    if trace_file is not None:
-        kept = ending.enter_context(trace_file.open("w", encoding="utf-8"))
-    statistics = Statistics()
-    parts: list[Observer] = [statistics] if stats else []
-    if trace or trace_file is not None:
-        tracing = Trace(write, only, block or None)
-        ending.callback(tracing.close)
-        parts.append(tracing)
-    if as_sarif:
-        ending.enter_context(results_apart())
-    if form == "json":  # which has it
-        ending.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore", UndefinedBehaviour)
     settings = {
         "schedule": schedule,
         "schedules": "all" if all_schedules else None,
-        "observer": Observers(parts) if parts else None,
         "max_steps": max_steps or MAX_STEPS,
         "time": model,
         "values": not no_values,
         **options,
     }
-    with ending, _entered(kind, target, settings) as gpu:
-        try:
-            for place in break_at:
-                gpu.break_at(place, look)
-        except EmulationError as error:
-            raise click.BadParameter(str(error), param_hint="--break-at") from None
-        try:
-            if kind is Kind.PYTHON:
-                run_script(script, arguments)
-            else:
-                run_foreign(script, kind, arguments, gpu)
-        except EmulationError as error:
-            judged()
-            say(f"triton-ext: {type(error).__name__}: {error}", err=True)
-            found(error.findings())
-            report(error.findings())
-            raise SystemExit(1) from None
-        except PassError as error:
-            found(error.findings())
-            report(error.findings())
-            pass_failed(error)
-        except click.UsageError:
-            raise
-        except (Exception, SystemExit) as error:
-            failed = not isinstance(error, SystemExit) or bool(error.code)
-            found([], completed=not failed)
-            report([])
-            if isinstance(error, SystemExit):
-                raise
-            script_failed(error, script)
-        judged()
-        for text in gpu.missed_breakpoints():
-            say(text, err=True)
-        found([])
-    if time:
-        for each in gpu.timelines:
-            show(form, err=True, json=each.as_object, text=each.lines)
-    if timeline is not None:
-        from triton_ext.timeline.page import chrome, html
-
-        made = chrome if timeline.suffix == ".json" else html
-        timeline.write_text(made(gpu.timeline), encoding="utf-8")
-        say(f"{timeline}: {gpu.timeline.trace.name}", err=True)
-    report([])
-    if stats and form == "text":
-        say("\n".join([counted(gpu.launches, "launch", "launches"), *statistics.lines()]), err=True)
+    emulated = EmulatedRun(tracing, stops, schedules, prediction, form=form, stats=stats)
+    emulated.execute(script, kind, arguments, target, settings)

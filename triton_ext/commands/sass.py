@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from triton_ext.findings import Finding, Place
+from triton_ext.findings import Finding, SourceLocation
 from triton_ext.ptx.cubin import disassembled
 from triton_ext.ptx.sass import OverwrittenOperand, SassInstruction, overwritten_operands
 from triton_ext.render.words import counted
@@ -54,8 +54,8 @@ def check_cubin(cubin: Path, kernel: str) -> list[Finding]:
     return list(_findings(kernel, overwritten_operands(listing)))
 
 
-def _place(instruction: SassInstruction) -> Place | None:
-    return Place(instruction.file, instruction.line) if instruction.file else None
+def _location(instruction: SassInstruction) -> SourceLocation | None:
+    return SourceLocation(instruction.file, instruction.line) if instruction.file else None
 
 
 def _findings(kernel: str, found: list[OverwrittenOperand]) -> Iterator[Finding]:
@@ -74,6 +74,6 @@ def _findings(kernel: str, found: list[OverwrittenOperand]) -> Iterator[Finding]
             f"{kernel}: registers of A of {products} are written by {writes} before the products"
             f" are waited for, such as {names}:\n  {first.product}\n  {first.write}\n{_HELP}"
         )
-        place, other = _place(first.product), _place(first.write)
+        location, other = _location(first.product), _location(first.write)
         related = (("written here", other),) if other else ()
-        yield Finding(RULE, _ABOUT, "error", message, place, related)
+        yield Finding(RULE, _ABOUT, "error", message, location, related)

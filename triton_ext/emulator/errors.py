@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 from triton_ext.errors import Fault
-from triton_ext.findings import Finding, Place
+from triton_ext.findings import Finding, SourceLocation
 from triton_ext.ptx.parse import Instruction, SourceLine
 from triton_ext.tracebacks import users_line
 
@@ -31,7 +31,7 @@ def _shown(source: SourceLine) -> str:
     return f"{shown}\n    {' ' * at}^" if 0 <= at < len(text) else shown
 
 
-def shown_place(instruction: Instruction | None, where: str, what: str = "instruction") -> str:
+def shown_location(instruction: Instruction | None, where: str, what: str = "instruction") -> str:
     """An instruction, its line, and who executes it, on lines of their own."""
     text = ""
     if instruction is not None:
@@ -42,10 +42,10 @@ def shown_place(instruction: Instruction | None, where: str, what: str = "instru
     return text + (f"\n  at: {where}" if where else "")
 
 
-def place_of(instruction: Instruction | None) -> Place | None:
+def location_of(instruction: Instruction | None) -> SourceLocation | None:
     """The line of the program that an instruction was compiled from, if it is known."""
     source = None if instruction is None else instruction.source
-    return None if source is None else Place(source.file, source.line, source.column)
+    return None if source is None else SourceLocation(source.file, source.line, source.column)
 
 
 class EmulationError(Fault, RuntimeError):
@@ -66,16 +66,16 @@ class EmulationError(Fault, RuntimeError):
         self.where = where
 
     def __str__(self) -> str:
-        return self.message + shown_place(self.instruction, self.where)
+        return self.message + shown_location(self.instruction, self.where)
 
     def findings(self) -> list[Finding]:
         """The fault, at the instruction's line; else where the kernel was launched."""
         kind = type(self)
         about = (kind.__doc__ or kind.__name__).splitlines()[0]
-        place = place_of(self.instruction)
-        if place is None:
-            place = users_line(self.__traceback__)
-        return [Finding(kind.__name__, about, "error", self.message, place)]
+        location = location_of(self.instruction)
+        if location is None:
+            location = users_line(self.__traceback__)
+        return [Finding(kind.__name__, about, "error", self.message, location)]
 
 
 class UnsupportedInstruction(EmulationError):
@@ -123,12 +123,12 @@ class UninitializedRead(EmulationError):
     def __str__(self) -> str:
         if not self.role:
             return super().__str__()
-        return f"{super().__str__()}\n  {self.role}" + shown_place(
+        return f"{super().__str__()}\n  {self.role}" + shown_location(
             self.use, self.used_where, "used by"
         )
 
     def findings(self) -> list[Finding]:
-        (found,), used = super().findings(), place_of(self.use)
+        (found,), used = super().findings(), location_of(self.use)
         if used is None:
             return [found]
         return [replace(found, related=((f"{self.role}, used here", used),))]

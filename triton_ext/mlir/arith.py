@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from triton_ext.integers import IntegerOperation
-from triton_ext.mlir.module import Operation, Value
+from triton_ext.mlir.ir import Operation, Value
 
 _LITERAL = re.compile(
     r"arith\.constant\s+(?:\{.*?\}\s+)?(?:dense<)?(-?\d[\w.+-]*|true|false)>?(?=\s|$)"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from triton_ext.errors import LayoutError
-from triton_ext.mlir.module import MlirModule, Operation
+from triton_ext.mlir.ir import Operation
+from triton_ext.mlir.module import MlirModule
 
 
 class Edits:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
-from triton_ext.mlir.module import Block, MlirModule, Operation, Value
+from triton_ext.mlir.ir import Block, Operation, Value
+from triton_ext.mlir.module import MlirModule
 
 VIEWS = (
     "ttg.memdesc_index", "ttg.memdesc_subslice", "ttg.memdesc_trans", "ttg.memdesc_reshape",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from triton_ext.mlir.module import Operation
+from triton_ext.mlir.ir import Operation
 
 CopyDirection = Literal["load", "store", "reduce", "gather", "scatter"]
 

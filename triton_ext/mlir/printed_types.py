@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from triton_ext.mlir.module import Block, Operation, Token, Value
+from triton_ext.mlir.ir import Block, Operation, Value
+from triton_ext.mlir.tokens import Token
 from triton_ext.splitting import split_arguments
 
 _MEMORY = ("!ttg.memdesc", "!tt.tensordesc")
@@ -63,7 +64,7 @@ def _spans(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
 
 
 def _text(operation: Operation, tokens: Sequence[Token], first: int, last: int) -> str:
-    return operation.module.text[tokens[first].start : tokens[last].stop]
+    return operation.source.text[tokens[first].start : tokens[last].stop]
 
 
 def _arguments(

@@ -33,7 +33,11 @@ class Gpu:
         """The context in which kernels run on it."""
         if self.index is not None:
             return torch.cuda.device(self.index)
-        return nullcontext() if active_emulator() else _emulator().emulate(f"sm_{self.arch}")
+        if active_emulator():
+            return nullcontext()
+        from triton_ext.emulator.host import emulate  # imports the whole emulator
+
+        return emulate.emulate(f"sm_{self.arch}")
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from triton_ext.ops.call import Call, is_bare, wants_gradient
 from triton_ext.ops.epilogue import activated, epilogue_of
-from triton_ext.ops.plans import ProductPlan, find, recall, signature
+from triton_ext.ops.plans import ProductPlan, cached, find, signature
 from triton_ext.ops.products import product
 from triton_ext.ops.registered import by_operators
 
@@ -32,7 +32,7 @@ def repeated(call: Call) -> Tensor | None:
         return None
     below = _below_autograd(call) if gradient else call
     try:
-        plan = recall(signature(below)) or find(below)
+        plan = cached(signature(below)) or find(below)
     except (RuntimeError, TypeError):  # a tensor that is not strided; an argument of no legal type
         return None
     if plan is None:

@@ -17,7 +17,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.runtime import driver
 
 from triton_ext.compat import DirectLaunch, needs_the_jit
-from triton_ext.kernels import kept
+from triton_ext.kernels import compiled_cache
 from triton_ext.kernels.launch import launch_plan
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.layouts.triton.gluon import to_gluon
@@ -248,12 +248,12 @@ class PreparedLaunch:
         direct.start(*self._grid, stream, *direct.fixed, arguments)
 
     def _found(self) -> DirectLaunch | None:
-        """The direct launch of a kernel that another process has kept; looked for once."""
+        """The direct launch of a kernel that another process has cached; looked for once."""
         index = self.gpu.index
         if self._searched or index is None or needs_the_jit():
             return None
         self._searched = True
-        compiled = kept.find(self.config)
+        compiled = compiled_cache.find(self.config)
         if compiled is not None:
             self.direct = _direct_launch(self.config, index, compiled)
         return self.direct
@@ -316,4 +316,4 @@ class PreparedLaunch:
         compiled = plan.launch(others)
         if index is not None and self.direct is None and not needs_the_jit():
             self.direct = _direct_launch(self.config, index, compiled)
-            kept.keep(self.config, compiled)
+            compiled_cache.store(self.config, compiled)

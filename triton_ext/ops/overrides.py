@@ -29,7 +29,7 @@ from triton_ext.ops.device import active_emulator, find_gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
 from triton_ext.ops.grouped import scaled_grouped_mm
 from triton_ext.ops.operands import TMA_ALIGNMENT
-from triton_ext.ops.plans import recall, signature
+from triton_ext.ops.plans import cached, signature
 from triton_ext.ops.products import offered_product, product
 from triton_ext.ops.scales import blocks_of, have_blocks
 from triton_ext.ops.suspension import is_suspended
@@ -102,7 +102,7 @@ def _product(
     call = call_of((a, b, epilogue, None, out, False, None))
     ignored = addend is not None and not epilogue.tensors
     if a.dtype in HALF_TYPES and not ignored:
-        plan = recall(signature(call))
+        plan = cached(signature(call))
         if plan is not None and (out is None or not plan.overlaps(call)):
             is_left = plan.torch_is_faster and epilogue.residual is None
             return None if is_left else plan.run(call)

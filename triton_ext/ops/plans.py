@@ -165,8 +165,8 @@ class ProductPlan:
 
 _lock = threading.Lock()
 _plans: dict[Signature, ProductPlan] = {}
-recall = _plans.get
-"""The plan that was kept under a signature, or None: `find`, but for what it looks for further."""
+cached = _plans.get
+"""The plan that is cached under a signature, or None: `find`, but for what it looks for further."""
 
 
 def _described(tensor: Tensor) -> Signature:
@@ -254,23 +254,23 @@ def find(call: Call, gpu: Gpu | None = None) -> ProductPlan | None:
     if plan is None and call.linear and call.b.dim() == 2:
         plan = _plans.get(signature(call.upright))
         if plan is not None:
-            plan = _keep(key, replace(plan, linear=True))
+            plan = _store(key, replace(plan, linear=True))
     return plan
 
 
-def keep(call: Call, plan: ProductPlan) -> ProductPlan:
-    """Keep the plan of a call; returns the one that is kept of such calls."""
-    return _keep(_key(call, plan.launch.gpu), plan)
+def store(call: Call, plan: ProductPlan) -> ProductPlan:
+    """Cache the plan of a call; returns the one that is cached of such calls."""
+    return _store(_key(call, plan.launch.gpu), plan)
 
 
-def _keep(key: Signature, plan: ProductPlan) -> ProductPlan:
+def _store(key: Signature, plan: ProductPlan) -> ProductPlan:
     with _lock:
         while len(_plans) >= MAX_PLANS:
             del _plans[next(iter(_plans))]
         return _plans.setdefault(key, plan)
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Forget all plans: products may be made in another way from now on."""
     with _lock:
         _plans.clear()

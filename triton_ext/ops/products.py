@@ -14,7 +14,7 @@ from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import finished
 from triton_ext.ops.operands import is_writable
 from triton_ext.ops.planning import described, planned
-from triton_ext.ops.plans import ProductPlan, find, keep
+from triton_ext.ops.plans import ProductPlan, find, store
 from triton_ext.ops.rule import rule
 from triton_ext.ops.shapes import one_matrix
 from triton_ext.ops.tuning import measure_once
@@ -78,7 +78,7 @@ def _plan(gpu: Gpu, call: Call) -> ProductPlan | None:
     if call.config is None and found.is_measurable and rule() == "measured":
         measure_once(found, call)
     plan = planned(found, call.config)
-    return keep(call, plan)
+    return store(call, plan)
 
 
 def _as_batch(made: Tensor, matrix: Call, call: Call) -> Tensor:

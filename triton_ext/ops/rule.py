@@ -40,7 +40,7 @@ def rule() -> Rule:
 def _give(chosen: Rule) -> None:
     global _given
     _given = chosen
-    plans.forget()
+    plans.clear_cache()
 
 
 def fixed_kernels(enabled: bool = True) -> None:
@@ -99,7 +99,7 @@ def is_batch_invariant() -> bool:
 def _set_invariant(value: bool | None) -> None:
     global _invariant
     _invariant = value
-    plans.forget()
+    plans.clear_cache()
 
 
 class BatchInvariant:

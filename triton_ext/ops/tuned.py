@@ -116,9 +116,11 @@ class Problem:
     def check(self, config: KernelSpec, arch: int) -> None:
         """Raise LayoutError unless a kernel makes this product on `arch`, and no more."""
         product = config.product
-        asked = (arch, self.element_type, self.a_major, self.b_major)
-        if (config.arch, product.element_type, product.a_major, product.b_major) != asked:
-            raise LayoutError("config", config, f"(arch, type, a_major, b_major) must be {asked}")
+        expected = (arch, self.element_type, self.a_major, self.b_major)
+        if (config.arch, product.element_type, product.a_major, product.b_major) != expected:
+            raise LayoutError(
+                "config", config, f"(arch, type, a_major, b_major) must be {expected}"
+            )
         alone = config.epilogue == NO_EPILOGUE and not product.fp32_accumulation
         if product.c_type != self.out_type or not alone:
             rule = f"must be for an output in {self.out_type}, and for a product alone"
@@ -198,7 +200,7 @@ def store(problem: Problem, found: Tuned) -> Path:
     return file
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Read the file again when it is next needed."""
     global _known
     with _lock:

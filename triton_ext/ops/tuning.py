@@ -169,7 +169,7 @@ def measure(found: Description, call: Call, candidates: int, store: bool, second
     if not store:
         return tuning
     file = tuned.store(problem, tuning.kept)
-    plans.forget()
+    plans.clear_cache()
     return replace(tuning, file=file)
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.hardware.architecture import generation, target_number
+from triton_ext.ptx.explain import LISTED, explain
 from triton_ext.ptx.folding import Folder
-from triton_ext.ptx.notes import LISTED, Notes
+from triton_ext.ptx.notes import Notes
 from triton_ext.ptx.parse import Instruction, Module
 
 
@@ -47,4 +48,5 @@ def list_instructions(module: Module) -> Iterator[Listed]:
         for instruction in kernel.instructions:
             if instruction.opcode.startswith(LISTED):
                 notes = Notes(instruction, folder, arch, symbols)
+                explain(notes)
                 yield Listed(kernel.name, instruction, tuple(notes.lines), notes.values)

@@ -181,19 +181,19 @@ def _blank(match: re.Match[str]) -> str:
     return re.sub(r"[^\n]", " ", match[0])
 
 
-def _own_place(
-    place: tuple[str, ...],
+def _own_location(
+    location: tuple[str, ...],
     callers: dict[tuple[str, ...], tuple[str, ...]],
     files: dict[int, str],
 ) -> tuple[str, ...]:
-    """The innermost place in the folder of the kernel's file: of a place, or whence it was inlined.
+    """The innermost line in the folder of the kernel's file: a location, or whence it was inlined.
 
     Args:
-        place: the number of a file, a line and a column.
-        callers: where the function of a place was inlined (PTX ISA, ".loc", ``inlined_at``).
+        location: the number of a file, a line and a column.
+        callers: where the function of a location was inlined (PTX ISA, ".loc", ``inlined_at``).
         files: their names, by number.
     """
-    chain = [place]
+    chain = [location]
     while (caller := callers.get(chain[-1])) and caller not in chain:
         chain.append(caller)
     folders = [dirname(files.get(int(number), "")) + "/" for number, *_ in chain]
@@ -367,14 +367,14 @@ class _Body:
                     )
                 )
             elif kind in ("line", "column", "caller"):
-                place = found["file"], found["line"], found["column"] or "0"
+                location = found["file"], found["line"], found["column"] or "0"
                 caller = found["caller"] or ""
-                source = sources.get((*place, caller))
+                source = sources.get((*location, caller))
                 if source is None:
-                    callers[place] = (*caller.split(), "0")[:3] if caller else ()
-                    number, line, column = map(int, _own_place(place, callers, self.files))
+                    callers[location] = (*caller.split(), "0")[:3] if caller else ()
+                    number, line, column = map(int, _own_location(location, callers, self.files))
                     name = self.files.get(number, f"file {number}")
-                    source = sources[(*place, caller)] = SourceLine(name, line, column)
+                    source = sources[(*location, caller)] = SourceLine(name, line, column)
             elif kind == "brace":
                 if found["brace"] == "}":
                     scope = scope[:-1]

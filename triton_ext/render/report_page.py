@@ -25,7 +25,7 @@ from triton_ext.render.html import explore_html, given_tile
 from triton_ext.render.operand_picture import operand_scene
 from triton_ext.render.report_text import (
     converted_lines,
-    place_of,
+    location_text,
     summary_lines,
     uses_of,
     value_headline,
@@ -169,7 +169,7 @@ def report_html(report: Mapping[str, Any]) -> str:
         segments=_segments(report),
         summary=list(summary_lines(report)),
         conversions=list(converted_lines(report)),
-        place_of=place_of,
+        location_text=location_text,
         uses_of=uses_of,
         headline=value_headline,
     )

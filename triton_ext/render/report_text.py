@@ -13,9 +13,9 @@ from triton_ext.render.conversion_text import conversion_lines
 from triton_ext.render.words import by, counted
 
 
-def place_of(place: Mapping[str, Any] | None) -> str:
+def location_text(location: Mapping[str, Any] | None) -> str:
     """A location as ``file:line``."""
-    return f"{place['file']}:{place['line']}" if place else "unknown line"
+    return f"{location['file']}:{location['line']}" if location else "unknown line"
 
 
 def _describe_move(move: Mapping[str, Any]) -> str:
@@ -56,21 +56,21 @@ def _describe_copy(copy: Mapping[str, Any]) -> str:
 
 
 def uses_of(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(place, words) for everything that touches a value; the same once, with its count."""
+    """(location, text) for everything that touches a value; the same once, with its count."""
     said: Counter[tuple[str, str]] = Counter()
     for mma in value["mmas"]:
         name = mma["operation"].partition(".")[2]
-        said[place_of(mma["location"]), f"{name}: {_describe_mma(mma)}"] += 1
+        said[location_text(mma["location"]), f"{name}: {_describe_mma(mma)}"] += 1
     for move in value["moves"]:
         name = move["operation"].partition(".")[2]
-        said[place_of(move["location"]), f"{name}: {_describe_move(move)}"] += 1
+        said[location_text(move["location"]), f"{name}: {_describe_move(move)}"] += 1
     for copy in value["copies"]:
-        said[place_of(copy["location"]), _describe_copy(copy)] += 1
+        said[location_text(copy["location"]), _describe_copy(copy)] += 1
     if not value["barrier"]:
         for other in value["others"]:
-            said[place_of(other["location"]), other["operation"].partition(".")[2]] += 1
-    for (place, words), count in said.items():
-        yield place, words + (f" (x {count})" if count > 1 else "")
+            said[location_text(other["location"]), other["operation"].partition(".")[2]] += 1
+    for (location, text), count in said.items():
+        yield location, text + (f" (x {count})" if count > 1 else "")
 
 
 def _bases(layout: Mapping[str, Any]) -> Iterator[str]:
@@ -91,7 +91,7 @@ def value_headline(value: Mapping[str, Any]) -> str:
 
 
 def _value_lines(value: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{value['name']}  {place_of(value['location'])}"
+    yield f"{value['name']}  {location_text(value['location'])}"
     yield f"    {value_headline(value)}: {value['bytes']:,} bytes, alignment {value['alignment']}"
     yield f"    {value['encoding']}"
     if value["atom"]:
@@ -101,8 +101,8 @@ def _value_lines(value: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"    {line}" for line in _bases(value["layout"]))
     if value["error"]:
         yield f"    no layout: {value['error']}"
-    for place, words in uses_of(value):
-        yield f"    {place}  {words}"
+    for location, text in uses_of(value):
+        yield f"    {location}  {text}"
 
 
 def summary_lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -128,7 +128,7 @@ def summary_lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield said + (f", {unknown} not predicted" if unknown else "")
     yield from _conversion_summary(report)
     for move in sorted(bad, key=lambda each: each["ideal_wavefronts"] - each["wavefronts"]):
-        yield f"    {place_of(move['location'])}  {move['direction']}: {_describe_move(move)}"
+        yield f"    {location_text(move['location'])}  {move['direction']}: {_describe_move(move)}"
 
 
 def _conversion_summary(report: Mapping[str, Any]) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _conversion_summary(report: Mapping[str, Any]) -> Iterator[str]:
 def converted_lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(place, words) for each layout conversion, then for what the PTX has at each line."""
     for each in report["conversions"]:
-        place, what = place_of(each["location"]), f"{by(each['shape'])} {each['element']}"
+        place, what = location_text(each["location"]), f"{by(each['shape'])} {each['element']}"
         if each["conversion"] is None:
             yield place, f"{what}: not predicted: {each['error']}"
             continue
@@ -158,7 +158,7 @@ def converted_lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             wanted = ", ".join(f"{count} x {name}" for name, count in line["predicted"].items())
             verdict = f"predicted were {wanted or 'none'}"
         if have or line["predicted"]:
-            yield place_of(line["location"]), f"in the PTX: {have or 'none'} ({verdict})"
+            yield location_text(line["location"]), f"in the PTX: {have or 'none'} ({verdict})"
 
 
 def _conversion_text(report: Mapping[str, Any]) -> Iterator[str]:
@@ -177,7 +177,7 @@ def _tensor_lines(values: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         size = f", {value['columns']} columns" if value["columns"] else ""
         block = f", blocks of {value['block_m']}x{value['block_n']}" if value["block_m"] else ""
         yield (
-            f"    {value['name']}  {place_of(value['location'])}  {by(value['shape'])}"
+            f"    {value['name']}  {location_text(value['location'])}  {by(value['shape'])}"
             f" {value['element']}{block}{size}"
         )
 
@@ -192,7 +192,7 @@ def _ptx_lines(mmas: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
         )
         opcode = mma["opcode"].replace(".sync.aligned", "")
         known = known and f"  {known}"
-        yield f"    {place_of(mma['location'])}  {mma['count']} x {opcode}{known}"
+        yield f"    {location_text(mma['location'])}  {mma['count']} x {opcode}{known}"
 
 
 def report_text(report: Mapping[str, Any]) -> str:

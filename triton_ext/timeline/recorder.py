@@ -81,7 +81,7 @@ class _Warp:
     clock: int = 0
     ready: dict[Register, int] = field(default_factory=dict)
     loads: list[tuple[int, frozenset[Register]]] = field(default_factory=list)
-    asked: tuple[int, int, int] = (-1, -1, -1)
+    polled: tuple[int, int, int] = (-1, -1, -1)
     open: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     groups: dict[str, deque[list[int]]] = field(default_factory=lambda: defaultdict(deque))
 
@@ -417,13 +417,13 @@ class Recorder(Observer):
         How often it asks is a matter of the order in which the emulator runs the blocks.
         """
         _flush(warp)
-        if warp.asked[:2] == (at, address):
-            begin = warp.asked[2]
+        if warp.polled[:2] == (at, address):
+            begin = warp.polled[2]
             for item in warp.items[begin:]:
                 if item[0] in (SIGNAL, WAIT):
                     cluster.repeated[item[2]] = (at, id(warp))
             del warp.items[begin:]
-        warp.asked = (at, address, len(warp.items))
+        warp.polled = (at, address, len(warp.items))
 
     @staticmethod
     def _missed(block: _Block, sectors: set[int]) -> int:

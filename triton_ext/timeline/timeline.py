@@ -15,10 +15,10 @@ from triton_ext.hardware.architecture import resident_clusters as resident
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.timeline.accuracy import in_words, known_errors
 from triton_ext.timeline.gpus import Gpu
+from triton_ext.timeline.power import powered_clock
 from triton_ext.timeline.replay import UNITS, Replay, Result, Share, of_lines
 from triton_ext.timeline.sass import MMA_OPERATIONS, PIPES
 from triton_ext.timeline.trace import (
-    ATOMIC,
     COPY,
     GLOBAL,
     LINE_BYTES,
@@ -26,12 +26,13 @@ from triton_ext.timeline.trace import (
     PRODUCT,
     RUN,
     SECTOR_BYTES,
-    SEND,
     STORE,
     TENSOR,
     WAIT,
     Item,
     Trace,
+    brought_by,
+    loads_of,
 )
 
 MAX_BLOCKS, MAX_THREADS, REGISTERS = 32, 2048, 65536
@@ -99,7 +100,7 @@ class Timeline:
         """Bytes that the grid loads of each piece of global memory."""
         found: defaultdict[int, float] = defaultdict(float)
         for item in self._items():
-            for memory, size, _ in _loads(item):
+            for memory, size, _ in loads_of(item):
                 found[memory] += size
         return {memory: size * self._each for memory, size in found.items()}
 
@@ -130,7 +131,7 @@ class Timeline:
         loading = (
             number
             for number, cluster in clusters
-            if any(True for item in cluster.items() for _ in _loads(item))
+            if any(True for item in cluster.items() for _ in loads_of(item))
         )
         return sorted(loading) or sorted(self.trace.clusters)
 
@@ -259,7 +260,7 @@ class Timeline:
         found = 0.0
         for item in self._items():
             several = item[0] == COPY and len(item[7]) > 1
-            for memory, size, rows in _loads(item):
+            for memory, size, rows in loads_of(item):
                 line = (self._several if several else self._line)(self._asking[memory])
                 found += of_lines(self.gpu, size, rows, self.trace.memories[memory].aligned, line)
             if item[0] == COPY:
@@ -281,7 +282,7 @@ class Timeline:
             sum(
                 size * self._misses[memory]
                 for item in self.trace.clusters[number].items()
-                for memory, size, _ in _loads(item)
+                for memory, size, _ in loads_of(item)
             )
             for number in self._working
         ]
@@ -330,7 +331,7 @@ class Timeline:
         lines = self._each * sum(
             of_lines(gpu, size, rows, self.trace.memories[memory].aligned)
             for item in self._items()
-            for memory, size, rows in _loads(item)
+            for memory, size, rows in loads_of(item)
         )
         moved = gpu.l2_energy * (lines + sum(self._stored))
         moved += gpu.memory_energy * (self._missed + self._all_written)
@@ -486,7 +487,7 @@ class Timeline:
                 for block in cluster.warps
                 for warp in block
                 for item in warp
-                for token in _brought(item)
+                for token in brought_by(item)
             }
             named = {number for number, name in cluster.names.items() if "mbarrier" in name}
             emptied = named - brought
@@ -567,44 +568,10 @@ def _limited(
     energy = sum(each._energy(gpu) for each in timelines)
     fixed = sum(each._launch(gpu) for each in timelines)
     cycles = (highest - fixed) * gpu.clock
-    lower = _powered(gpu, energy, fixed, cycles)
+    lower = powered_clock(gpu, energy, fixed, cycles)
     if lower < 0.999 * gpu.clock:
         # what does not depend on the clock, as memory's share, takes fewer cycles
         seconds = sum(each._at(gpu, lower, free=free)[0] for each in timelines)
         cycles = min(cycles, max(0.0, (seconds - highest) / (1 / lower - 1 / gpu.clock)))
-        lower = _powered(gpu, energy, highest - cycles / gpu.clock, cycles)
+        lower = powered_clock(gpu, energy, highest - cycles / gpu.clock, cycles)
     return lower
-
-
-def _powered(gpu: Gpu, energy: float, first: float, rest: float) -> float:
-    """The clock at which what takes so many joules at the highest one, `first` seconds and `rest`
-    cycles needs what the power limit leaves."""
-    low, high = 0.1, 1.0
-
-    def taken(share: float) -> float:
-        busy = energy / (first + rest / (share * gpu.clock))
-        return gpu.idle_power + math.pow(share, gpu.power_exponent) * busy
-
-    if taken(high) <= gpu.power:
-        return gpu.clock
-    while high - low > 1e-3:
-        middle = (low + high) / 2
-        low, high = (low, middle) if taken(middle) > gpu.power else (middle, high)
-    return high * gpu.clock
-
-
-def _brought(item: Item) -> Sequence[int]:
-    """The tokens to which an item contributes once what it moves is there."""
-    where = {COPY: 6, SEND: 3}.get(item[0])
-    found: Sequence[int] = item[where] if where else item[5:7] if item[0] == STORE else ()
-    return found
-
-
-def _loads(item: Item) -> Iterator[tuple[int, float, int]]:
-    """What an item loads: the piece of memory, bytes, and the rows of a box that they are in."""
-    if item[0] == COPY and item[5] >= 0:
-        yield item[5], item[2], item[4] - item[9]
-    elif item[0] == GLOBAL and item[5] >= 0:
-        yield item[4], item[2] * SECTOR_BYTES, 0
-    elif item[0] == ATOMIC:
-        yield item[3], item[2] * SECTOR_BYTES, 0

@@ -9,7 +9,7 @@ tokens, so that a replay keeps the order of the run, whatever time it takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -205,3 +205,20 @@ def sampled(clusters: int, slots: int) -> list[int]:
     first = min(clusters, slots)
     spread = {int((n * GOLDEN % 1) * clusters) for n in range(1, 7)} if clusters > first else set()
     return sorted({0, first // 2, first - 1} | spread)
+
+
+def brought_by(item: Item) -> Sequence[int]:
+    """The tokens to which an item contributes once what it moves is there."""
+    where = {COPY: 6, SEND: 3}.get(item[0])
+    found: Sequence[int] = item[where] if where else item[5:7] if item[0] == STORE else ()
+    return found
+
+
+def loads_of(item: Item) -> Iterator[tuple[int, float, int]]:
+    """What an item loads: the piece of memory, bytes, and the rows of a box that they are in."""
+    if item[0] == COPY and item[5] >= 0:
+        yield item[5], item[2], item[4] - item[9]
+    elif item[0] == GLOBAL and item[5] >= 0:
+        yield item[4], item[2] * SECTOR_BYTES, 0
+    elif item[0] == ATOMIC:
+        yield item[3], item[2] * SECTOR_BYTES, 0

@@ -8,7 +8,8 @@ from functools import cached_property
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.hardware.instruction_descriptor import InstructionDescriptor
 from triton_ext.hardware.operand import MmaOperand
-from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.ir import Operation, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.types import MemoryType
 
 

@@ -15,8 +15,9 @@ from typing import Generic, TypeVar
 
 from triton_ext.integers import IntegerOperation, evaluate, signed
 from triton_ext.mlir.arith import integer_constant, integer_operation
+from triton_ext.mlir.ir import Operation, Value
 from triton_ext.mlir.memory_flow import forwarded_sources
-from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.module import MlirModule
 
 Term = TypeVar("Term")
 _MASK = (1 << 64) - 1

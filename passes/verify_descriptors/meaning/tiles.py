@@ -12,7 +12,8 @@ from triton_ext.hardware.architecture import Architecture
 from triton_ext.hardware.operand import MmaOperand
 from triton_ext.layouts.encodings import NVMMAShared, SharedLinear
 from triton_ext.layouts.linear_layout import LinearLayout
-from triton_ext.mlir.module import MlirModule, Operation
+from triton_ext.mlir.ir import Operation
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.operations import subslice_offsets
 from triton_ext.mlir.types import MemoryType
 from triton_ext.passes.shared_accesses import (

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
-from triton_ext.mlir.module import MlirModule, Value
+from triton_ext.mlir.ir import Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.passes.verify_descriptors.meaning.tiles import allocation_size, buffer_stride
 from triton_ext.passes.verify_descriptors.running.findings import Findings
 from triton_ext.passes.verify_descriptors.running.launches import BASES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from triton_ext.mlir.module import Operation
+from triton_ext.mlir.ir import Operation
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected, predicate_of
 from triton_ext.passes.verify_descriptors.running.findings import Findings
 from triton_ext.passes.verify_descriptors.running.mlir_trace import PartitionTrace, RunValue

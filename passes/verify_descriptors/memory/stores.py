@@ -22,7 +22,8 @@ from triton_ext.hardware.register_access import (
 from triton_ext.layouts.cluster import block_bases, within_block
 from triton_ext.layouts.encodings import SharedEncoding
 from triton_ext.layouts.linear_layout import LinearLayout
-from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.ir import Operation, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.types import tensor_type
 from triton_ext.passes.shared_accesses import (
     parsed_encoding,

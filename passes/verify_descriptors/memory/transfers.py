@@ -14,7 +14,8 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES
 from triton_ext.layouts.cluster import block_bases
 from triton_ext.layouts.linear_layout import LinearLayout
-from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.ir import Operation, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.types import tensor_type
 from triton_ext.passes.shared_accesses import register_layout, tensor_memory_layout
 from triton_ext.passes.verify_descriptors.memory.stores import Move

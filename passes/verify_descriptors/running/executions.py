@@ -17,7 +17,8 @@ from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
 from triton_ext.integers import Number
 from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared
-from triton_ext.mlir.module import MlirModule, Value
+from triton_ext.mlir.ir import Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.passes.shared_accesses import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected, ExpectedBox, ExpectedMma
 from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD

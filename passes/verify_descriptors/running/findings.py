@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from triton_ext.integers import Number
-from triton_ext.mlir.module import Operation, Value
+from triton_ext.mlir.ir import Operation, Value
 from triton_ext.passes.verify_descriptors.running.poison import Poison
 from triton_ext.passes.verify_descriptors.text.comparison import Difference
 from triton_ext.ptx.parse import Instruction

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from triton_ext.mlir.module import MlirModule, Operation
+from triton_ext.mlir.ir import Operation
+from triton_ext.mlir.module import MlirModule
 from triton_ext.ptx.parse import Kernel
 
 

@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 from triton_ext.integers import Number, on_numbers, signed
 from triton_ext.mlir.arith import element_type, integer_constant, integer_operation, integer_width
-from triton_ext.mlir.module import Block, MlirModule, Operation, Value
+from triton_ext.mlir.ir import Block, Operation, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.passes.verify_descriptors.running.launches import TrialLaunch
 from triton_ext.passes.verify_descriptors.running.trace_end import End, Stopped, Why, long
 
@@ -185,7 +186,7 @@ class ModuleTracer:
             for event in self._block(block, environment):
                 found.events.append(event)
                 if len(found.events) >= self.limit:
-                    found.end = long("of them", _place(event.operation))
+                    found.end = long("of them", _location(event.operation))
                     break
         except Stopped as reason:
             found.end = reason.end
@@ -198,7 +199,7 @@ class ModuleTracer:
             if operation.name not in _NO_USES:
                 self._use(operation, known)
             if self._visits > _MAX_VISITS:
-                end = long("operations", _place(operation))
+                end = long("operations", _location(operation))
                 raise Stopped(end.words, end.why)
             if id(operation) in self.wanted:
                 operands = tuple(known.get(value) for value in operation.operands)
@@ -371,7 +372,7 @@ class ModuleTracer:
         return self._functions[operation](*numbers)
 
 
-def _place(operation: Operation) -> str:
+def _location(operation: Operation) -> str:
     location = operation.location
     return f"line {location.line} of the kernel" if location else operation.name
 

@@ -21,7 +21,8 @@ from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.encodings import NVMMAShared
 from triton_ext.layouts.nvmma_shared import tma_box_shape
 from triton_ext.mlir.arith import integer_constant
-from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.ir import Operation, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.types import memory_type
 from triton_ext.passes.shared_accesses import parsed_encoding, partition_warps
 from triton_ext.passes.verify_descriptors.meaning.tiles import is_fp4_padded

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from triton_ext.mlir.arith import integer_constant, integer_operation
+from triton_ext.mlir.ir import Operation, Value
 from triton_ext.mlir.memory_flow import forwarded
-from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.passes.verify_descriptors.running.launches import TrialLaunch, multiples
 
 _STEP = 16

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from triton_ext.hardware.architecture import Architecture
-from triton_ext.mlir.module import Operation, Region
+from triton_ext.mlir.ir import Operation, Region
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected
 from triton_ext.passes.verify_descriptors.text.comparison import (
     COUNTS,

@@ -151,7 +151,9 @@ class Stop:
     def name(self, address: int) -> str:
         """What TMA has put to a shared address: ``row 3, byte 16, of the box of the TMA copy at``
         a line; "" if it was not TMA that wrote it last."""
-        return self._cta.shared.place(address & (1 << RANK_SHIFT) - 1).removeprefix("; there lies ")
+        return self._cta.shared.describe(address & (1 << RANK_SHIFT) - 1).removeprefix(
+            "; there lies "
+        )
 
     def shared(
         self,
@@ -238,15 +240,17 @@ class Breakpoint:
     hits: int = 0
 
     @classmethod
-    def at(cls, place: str, callback: Callable[[Stop], None]) -> Breakpoint:
+    def at(cls, location: str, callback: Callable[[Stop], None]) -> Breakpoint:
         """From ``kernel.py:31``.
 
         Raises:
             LaunchError: not a file and a line.
         """
-        named = re.fullmatch(r"(.+):(\d+)", place) if isinstance(place, str) else None
+        named = re.fullmatch(r"(.+):(\d+)", location) if isinstance(location, str) else None
         if named is None:
-            raise LaunchError(f"place = {place!r}: must be a file and a line, as 'kernel.py:31'")
+            raise LaunchError(
+                f"location = {location!r}: must be a file and a line, as 'kernel.py:31'"
+            )
         return cls(named[1], int(named[2]), callback)
 
     def in_file(self, source: SourceLine) -> bool:

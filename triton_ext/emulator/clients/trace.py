@@ -22,6 +22,7 @@ from triton_ext.emulator.state.buffers import named
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT
 from triton_ext.hardware.architecture import generation
+from triton_ext.ptx.explain import explain
 from triton_ext.ptx.folding import Folder
 from triton_ext.ptx.known_bits import Bits
 from triton_ext.ptx.notes import Notes
@@ -127,6 +128,7 @@ class Trace(Observer):
         first = int(lane_sets.indices(lanes)[0])
         folder.cta, folder.lane = cta, slice(first, first + 1)
         notes = _Now(step.instruction, folder, generation(program.arch))
+        explain(notes)
         if not notes.lines:
             return {}
         launch = cta.launch
@@ -186,7 +188,7 @@ class Trace(Observer):
                 found = cta.launch.memory.locate(address)
             except EmulationError:
                 return "outside of the launch's memory"
-            return found.place(address - found.start)
+            return found.describe(address - found.start)
         return f"{address:#x}"
 
     def copies(self, cta: Cta, lanes: Lanes, kind: str, box: Any, address: int, size: int) -> None:

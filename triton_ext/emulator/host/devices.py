@@ -55,7 +55,7 @@ class Gpu(Protocol):
     """What is known here of one emulated GPU.
 
     Attributes:
-        launches, steps: see `triton_ext.emulator.host.driver.EmulatedGpu`.
+        launches, steps: see `triton_ext.emulator.host.gpu.EmulatedGpu`.
     """
 
     launches: int
@@ -280,7 +280,7 @@ class EmulatedGpus:
         step = Step(
             partial(engine.read_flag, memory, first),
             lambda: int(flag) >= value,
-            f"waits until {memory.place(first)} is {value}",
+            f"waits until {memory.describe(first)} is {value}",
         )
         self._together.add(self.current, stream, [step])
 
@@ -360,7 +360,7 @@ class EmulatedGpus:
                 f" {device} would access it: only what `symmetric` makes is open to all devices"
             )
 
-    def place(self, device: int, launch: Launch) -> Launch:
+    def on_device(self, device: int, launch: Launch) -> Launch:
         """A launch among all others: with the numbers of its clusters, and what comes before it."""
         history = self._history
         first = history.number(device, launch.clusters)

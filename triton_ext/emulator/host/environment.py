@@ -21,8 +21,8 @@ from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Schedule
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import KNOWN, target_number
-from triton_ext.startup import EMULATE
 from triton_ext.tracebacks import show_faults, show_in_a_line
+from triton_ext.variables import EMULATE
 
 _NOTATION = re.compile(r"\s*(?P<arch>[\w.]+)\s*(?:\{(?P<options>[^{}]*)\})?\s*")
 
@@ -113,11 +113,11 @@ def begin() -> None:
         return
     _begun.set()
     try:
-        from triton_ext.emulator.host.driver import emulate
+        from triton_ext.emulator.host.emulate import emulate
 
-        asked = from_environment()
+        settings = from_environment()
         stack = contextlib.ExitStack()
-        options = {each.name: getattr(asked, each.name) for each in dataclasses.fields(asked)}
+        options = {each.name: getattr(settings, each.name) for each in dataclasses.fields(settings)}
         stack.enter_context(emulate(cuda_on_host=True, **options))
     except BaseException:
         _begun.clear()

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from triton_ext.errors import Fault
-from triton_ext.findings import Finding, Place, github_annotation, on_github
+from triton_ext.findings import Finding, SourceLocation, github_annotation, on_github
 from triton_ext.tracebacks import trim
 
 
@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def emulated_gpu(request: pytest.FixtureRequest) -> Iterator[Any]:
     """An emulated GPU that is active during the test: `EmulatedGpu`."""
-    from triton_ext.emulator.host.driver import emulate
+    from triton_ext.emulator.host.emulate import emulate
     from triton_ext.emulator.schedule.machine import MAX_STEPS
 
     config = request.config
@@ -144,6 +144,6 @@ def _tell_verdicts(terminalreporter: Any) -> None:
 
 def _finding(given: dict[str, Any]) -> Finding:
     """A finding from what a report keeps of it."""
-    place = given["place"] and Place(**given["place"])
-    related = tuple((text, Place(**line)) for text, line in given["related"])
-    return Finding(**{**given, "place": place, "related": related})
+    location = given["location"] and SourceLocation(**given["location"])
+    related = tuple((text, SourceLocation(**line)) for text, line in given["related"])
+    return Finding(**{**given, "location": location, "related": related})

@@ -22,6 +22,7 @@ from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state.block import Launch
+from triton_ext.emulator.state.checks import DEFAULT_CHECKS, Checks
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
 from triton_ext.emulator.state.storage import Storage
 from triton_ext.emulator.state.tensor_map_memory import encode
@@ -198,20 +199,14 @@ def prepare(
     dynamic_smem_bytes: int = 0,
     memory: GlobalMemory | None = None,
     names: Sequence[str] = (),
-    check_layouts: bool = True,
-    check_races: bool = True,
-    check_empty: bool = False,
-    strict: bool = False,
-    check_unread: bool = False,
+    checks: Checks = DEFAULT_CHECKS,
     variables: Mapping[str, int] | None = None,
 ) -> Launch:
     """Check a launch, and lay out its parameters.
 
     Args:
         names: what errors call the arguments.
-        check_layouts, check_races: see `run_ptx`.
-        check_empty: see `triton_ext.emulate`.
-        strict, check_unread: see `run_ptx`.
+        checks: what is a fault.
         variables: the addresses of the module's variables, which lie in `memory`; None to give them
             memory, with their initial values, for this launch alone.
 
@@ -263,8 +258,7 @@ def prepare(
     parameters = pack_arguments(program, args, memory, names)
     return Launch(
         storage, grid, cluster, block, dynamic_smem_bytes, parameters, addresses, memory,
-        check_layouts, check_races, check_empty, in_clusters, strict=strict,
-        check_unread=check_unread,
+        checks, in_clusters,
     )  # fmt: skip
 
 
@@ -374,10 +368,7 @@ def run_ptx(
         args=args,
         cluster=cluster,
         dynamic_smem_bytes=dynamic_smem_bytes,
-        check_layouts=check_layouts,
-        check_races=check_races,
-        strict=strict,
-        check_unread=check_unread,
+        checks=Checks(check_layouts, check_races, unread=check_unread, strict=strict),
     )
     machine = Machine(program, launch, scheduled(schedule, seed, schedules), observer, limits)
     try:

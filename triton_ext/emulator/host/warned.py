@@ -17,12 +17,12 @@ _SHOWN: dict[str | tuple[str, type[Warning], int], int] = {}
 def warn_of(taken: Iterable[Taken]) -> None:
     """Warn of each: at the kernel's line, or else at the program's that launched it."""
     for each in taken:
-        place = each.finding().place
-        if place is None:
+        location = each.finding().location
+        if location is None:
             frame = sys._getframe(1)
             while frame.f_back is not None and not is_own_module(str(frame.f_globals["__name__"])):
                 frame = frame.f_back
             file, line = frame.f_code.co_filename, frame.f_lineno
         else:
-            file, line = place.file, place.line
+            file, line = location.file, location.line
         warnings.warn_explicit(str(each), UndefinedBehaviour, file, line, registry=_SHOWN)

@@ -221,7 +221,7 @@ def _copy_in(
     clock, instruction = clocks.snapshot(cta.agents(lane)), cta.instruction
     for barrier in targets.barriers:
         brings(cta, barrier, size, instruction)
-    unread = check_unread if cta.launch.check_unread else None
+    unread = check_unread if cta.launch.checks.unread else None
     alone = len(targets.barriers) == 1  # else no one waiter has seen that it was read
 
     def perform() -> None:

@@ -129,7 +129,7 @@ class _Place:
             return lane
         if (lane[wrong] < WARP_LANES).all() and cta.takes(QUARTER, lanes):
             return np.where(wrong, lane + quarter * WARP_LANES, lane)
-        bad = wrong if cta.launch.strict else wrong & (lane >= WARP_LANES)
+        bad = wrong if cta.launch.checks.strict else wrong & (lane >= WARP_LANES)
         which = int(np.flatnonzero(bad)[0])
         first = int(quarter[which]) * WARP_LANES
         raise TensorMemoryFault(

@@ -531,7 +531,9 @@ class Fibers:
         address, value = found
         of = self.cta.launch.memory.locate(address)
         number = int.from_bytes(value, "little")
-        return f"last read {number} at global address {address:#x} ({of.place(address - of.start)})"
+        return (
+            f"last read {number} at global address {address:#x} ({of.describe(address - of.start)})"
+        )
 
     def _check_parked(self) -> None:
         for fiber in self.fibers:

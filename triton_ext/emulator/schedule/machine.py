@@ -24,6 +24,7 @@ from triton_ext.emulator.errors import (
     UninitializedRead,
 )
 from triton_ext.emulator.schedule.fibers import MANY_JUMPS, Fiber, Fibers, told
+from triton_ext.emulator.schedule.liveness import QUANTUM, Liveness
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Launch
@@ -37,30 +38,16 @@ from triton_ext.emulator.units.tensor_core import check_freed
 from triton_ext.emulator.units.unawaited import check_awaited
 from triton_ext.hardware.architecture import Target
 
-QUANTUM = 4096
-"""Instructions that a block runs before another one gets its turn."""
-NO_PROGRESS_LIMIT = 20_000_000
-"""Instructions without any change of memory or barriers, after which a kernel is called hung."""
 SHOWN_PLACES = 8
 """How many lines of each list the error says that a limit is reached."""
-TIMEOUT_ROUNDS = 64
-"""How often waits may give up, one after the other, until that is called a deadlock."""
 MAX_STEPS = 100_000_000
 """The instructions of a launch, by default."""
 PATIENCE = 600.0
 """Seconds without the end of a cluster after which a launch ends by default: a large grid may take
 hours, one block of it takes seconds. How long an instruction takes depends on what it does: a loop
 that stores needs 40 minutes for `MAX_STEPS`."""
-FUTILE_POLLS = 16
-"""Polls of global memory in a row, all futile, after which more clusters start, and the state of
-those that run is watched."""
-IDLE_POLLS = 8 * FUTILE_POLLS
-"""The same, after which an asynchronous operation is done, since nothing else seems to go on. (A
-poll that looks at a clock, to give up some day, never repeats its state.)"""
 SHORT = 64
 """Instructions that a block runs at most in a turn, once there were futile polls."""
-REPEATS = 16
-"""Turns in a row that lead to nothing new, after which a launch is called a livelock."""
 CHECKS_AT_EXIT = (check_freed, check_complete, check_awaited, check_others)
 """Called with each block that has ended: they raise what is wrong with it."""
 
@@ -157,28 +144,6 @@ class _Resident:
 
 
 @dataclass
-class Watch:
-    """How the warps of a launch have been since something changed that others could wait for.
-
-    Attributes:
-        repeats: turns in a row after which they were as they had been before.
-    """
-
-    repeats: int = 0
-    _states: set[tuple[int, ...]] = field(default_factory=set)
-
-    def look(self, states: set[tuple[int, ...]]) -> None:
-        """How they are after a turn: `Machine.states`."""
-        self.repeats = self.repeats + 1 if states <= self._states else 0
-        self._states |= states
-
-    @property
-    def livelocked(self) -> bool:
-        """Whether they only repeat themselves."""
-        return self.repeats > REPEATS
-
-
-@dataclass
 class Machine:
     """Runs a launch.
 
@@ -196,8 +161,7 @@ class Machine:
         quantum: instructions that a block runs at most before another one gets its turn.
         verdict: what is known of all schedules, if that was asked for.
         learned: what its clusters that are done had seen of those of other launches.
-        livelocked: whether what runs only polls, and repeats itself.
-        futile_polls: how often in a row global memory was polled, and held what it had held before.
+        liveness: whether it still gets anywhere.
         chosen: the clusters that run, by their numbers; None for all.
         together: as many clusters run side by side as there is room for, as on a GPU; else the next
             one starts when the first has to wait.
@@ -217,8 +181,6 @@ class Machine:
     values: bool = True
     changes: int = 0
     quantum: int = QUANTUM
-    futile_polls: int = 0
-    livelocked: bool = False
     together: bool = False
     chosen: Sequence[int] | None = None
     target: Target = field(init=False)
@@ -229,12 +191,11 @@ class Machine:
     counts: list[int] = field(init=False)
     global_order: GlobalOrder | None = field(default=None, init=False)
     learned: Foreign = field(default_factory=dict, init=False)
+    liveness: Liveness = field(default_factory=Liveness, init=False)
     _waiting: Sequence[int] = field(default=range(0), init=False)
     _shares: bool = field(default=False, init=False)
     _resident: list[_Resident] = field(default_factory=list, init=False)
-    _polled: dict[tuple[object, ...], bytes] = field(default_factory=dict, init=False)
-    _timed_out_at: int = field(default=-1, init=False)
-    _rounds: int = field(default=0, init=False)
+    _beside: int = field(default=1, init=False)
 
     def __post_init__(self) -> None:
         self.target = self.program.target
@@ -243,9 +204,10 @@ class Machine:
         self.fenced = any(
             step.instruction.opcode.startswith("tcgen05.fence") for step in self.program.steps
         )
-        if self.launch.check_races and GlobalOrder.fits(self.launch):
+        if self.launch.checks.races and GlobalOrder.fits(self.launch):
             program = [step.instruction for step in self.program.steps]
             self.global_order = GlobalOrder(self.launch, program)
+        self._room = max(1, self.multiprocessors // math.prod(self.launch.cluster))
         timeout = self.limits.timeout
         self._deadline = time.monotonic() + (PATIENCE if timeout is None else timeout)
 
@@ -268,67 +230,65 @@ class Machine:
         for what nobody here will do.
         """
         if self.observer is not None:
-            self.observer = self.observer.begins(self)
-        numbers = self.chosen if numbers is None else numbers
+            self.observer = self.observer.begins(self)  # it may choose clusters
+        self._prepare(self.chosen if numbers is None else numbers)
+        stuck = False
+        while self._waiting or self._resident:
+            yield stuck
+            while len(self._waiting) > self._owed() and len(self._resident) < self._beside:
+                self._start()
+            done = self._turn()
+            self._check_limits()
+            done += self._retire()
+            stuck = not self._goes_on(done)
+        if self.observer is not None:
+            self.observer.ends(self)
+
+    def _prepare(self, numbers: Sequence[int] | None) -> None:
         self._waiting = range(self.launch.clusters) if numbers is None else numbers
-        resident = self._resident = []
-        limit = max(1, self.multiprocessors // math.prod(self.launch.cluster))
-        beside = min(limit, self.schedule.clusters)
+        self._resident = []
         self._shares = self.schedule.name == "random" and any(
             step.instruction.opcode.startswith("clusterlaunchcontrol.try_cancel")
             for step in self.program.steps
         )
+        self._beside = min(self._room, self.schedule.clusters)
         if self._shares:
-            beside = max(1, min(beside, len(self._waiting) // 2))
-        idle_since, idle_progress, stuck = 0, -1, False
-        watch, watched_since = Watch(), -1
-        while self._waiting or resident:
-            yield stuck
-            stuck = False
-            while len(self._waiting) > self._owed() and len(resident) < (
-                limit if self.together else beside
-            ):
-                resident.append(self._start())
-            done = self._turn(resident)
-            over = self.steps >= self.limits.max_steps or time.monotonic() > self._deadline
-            if over and (self._waiting or any(not each.finished for each in resident)):
-                raise self._limit_reached(resident)
-            for each in [each for each in resident if each.finished]:
-                self._finish(each.cluster)
-                resident.remove(each)
-                done += 1
-            if self.futile_polls > FUTILE_POLLS:
-                self.quantum = min(self.quantum, SHORT)
-            if self.futile_polls > FUTILE_POLLS and self._waiting and len(resident) < limit:
-                resident.append(self._start())  # the one that could write what is waited for
-                continue
-            if self.futile_polls > FUTILE_POLLS and not self.together:
-                if self.changes != watched_since:
-                    watch, watched_since = Watch(), self.changes
-                watch.look(self.states())
-                self.livelocked = watch.livelocked
-            if self.progress != idle_progress:
-                idle_progress, idle_since = self.progress, self.steps
-                done += 1  # what the last turn completed may have made others ready
-            elif all(block.endless for each in resident for block in each.blocks):
-                done = 0
-            if self.livelocked:
-                done = 0
-            if self.futile_polls > IDLE_POLLS and self._complete_one():
-                self.futile_polls = 0
-                continue
-            if done and self.steps - idle_since < 8 * QUANTUM:
-                continue
-            if self._complete_one() or self.schedule.let_go():
-                continue
-            if not done and self._time_out(resident):
-                continue
-            if self._waiting and len(resident) < limit:
-                resident.append(self._start())
-                continue
-            stuck = not done or self.steps - idle_since >= NO_PROGRESS_LIMIT
-        if self.observer is not None:
-            self.observer.ends(self)
+            self._beside = max(1, min(self._beside, len(self._waiting) // 2))
+        if self.together:
+            self._beside = self._room
+
+    def _goes_on(self, done: int) -> bool:
+        """Whether anything goes on after a turn. If it does not seem so, what threads may wait for
+        is done: another cluster starts, an operation is performed, a wait gives up.
+
+        Args:
+            done: how much was done in the turn.
+        """
+        live = self.liveness
+        if live.polling:
+            self.quantum = min(self.quantum, SHORT)
+            if self._start_another():
+                return True
+            if not self.together:
+                live.look(self.changes, self.states())
+        if live.advances(self.progress, self.steps):
+            done += 1  # what the last turn completed may have made others ready
+        elif all(block.endless for block in self._blocks):
+            done = 0
+        if live.livelocked:
+            done = 0
+        if live.only_polling and self._complete_one():
+            live.futile_polls = 0
+            return True
+        if done and not live.stale(self.steps):
+            return True
+        return (
+            self._complete_one()
+            or self.schedule.let_go()
+            or (not done and self._time_out())
+            or self._start_another()
+            or (done > 0 and not live.hung(self.steps))
+        )
 
     def without_values(self) -> None:
         """Compute no products, and nothing of them, from the start: see `garbage`."""
@@ -336,16 +296,21 @@ class Machine:
 
     def polled(self, cta: Cta, warp: int, address: int, value: bytes) -> None:
         """A warp has asked an address in global memory that others may write, or change."""
-        key = cta.index, warp, address
-        same = self._polled.get(key) == value
-        self._polled[key] = value
+        self.liveness.polled((cta.index, warp, address), value)
         cta.polled[warp] = (address, value)
-        self.futile_polls = self.futile_polls + 1 if same else 0
 
     def states(self) -> set[tuple[int, ...]]:
         """A number for the state of each warp of the blocks that run, and of their memory."""
-        blocks = [block for each in self._resident for block in each.blocks]
-        return {(number, *state) for number, block in enumerate(blocks) for state in block.states()}
+        return {
+            (number, *state)
+            for number, block in enumerate(self._blocks)
+            for state in block.states()
+        }
+
+    @property
+    def _blocks(self) -> list[Fibers]:
+        """The blocks that have started, and whose clusters are not done."""
+        return [block for each in self._resident for block in each.blocks]
 
     def take_cluster(self, asking: Cluster | None = None) -> int | None:
         """Take the next cluster that has not started off the grid: its number, if there is one.
@@ -371,7 +336,14 @@ class Machine:
             return 0
         return sum(not each.finished and not each.cluster.taken for each in self._resident)
 
-    def _start(self) -> _Resident:
+    def _start_another(self) -> bool:
+        """Start a cluster more, which could do what others wait for; whether there was one."""
+        if not self._waiting or len(self._resident) >= self._room:
+            return False
+        self._start()
+        return True
+
+    def _start(self) -> None:
         number = self.take_cluster()
         assert number is not None
         self.changes += 1
@@ -381,17 +353,25 @@ class Machine:
         blocks = [
             Fibers(cta, steps, choose, self._complete, self.observer, held) for cta in cluster.ctas
         ]
-        return _Resident(cluster, blocks)
+        self._resident.append(_Resident(cluster, blocks))
 
-    def _turn(self, resident: list[_Resident]) -> int:
+    def _turn(self) -> int:
         done = 0
-        for block in (block for each in resident for block in each.blocks):
+        for block in self._blocks:
             if not block.cta.finished:
                 left = self.limits.max_steps - self.steps
                 quantum = self.schedule.quantum() // (8 if self.together else 1)
                 done += block.run(min(quantum, self.quantum, left))
             done += self._complete_due()
         return done
+
+    def _retire(self) -> int:
+        """End the clusters that are done; how many."""
+        finished = [each for each in self._resident if each.finished]
+        for each in finished:
+            self._finish(each.cluster)
+            self._resident.remove(each)
+        return len(finished)
 
     def _finish(self, cluster: Cluster) -> None:
         while any(operation.cta.cluster is cluster for operation in self.pending):
@@ -468,19 +448,16 @@ class Machine:
 
     # ------------------------------------------------------------------- waits
 
-    def _time_out(self, resident: list[_Resident]) -> bool:
+    def _time_out(self) -> bool:
         """End the waits that may give up; False if none may, or that was tried to no avail."""
-        if self._timed_out_at != self.progress:
-            self._timed_out_at, self._rounds = self.progress, 0
-        self._rounds += 1
-        if self._rounds > TIMEOUT_ROUNDS:
+        if not self.liveness.may_time_out(self.progress):
             return False
-        ended = [block.time_out() for each in resident for block in each.blocks]
+        ended = [block.time_out() for block in self._blocks]  # of each block, not of one
         return any(ended)
 
     def deadlock(self) -> EmulationError:
         """What to raise when no thread can go on: who waits for what."""
-        blocks = [block for each in self._resident for block in each.blocks]
+        blocks = self._blocks
         stuck = [found for block in blocks for found in block.stuck()]
         # Who stands at bar.sync mostly waits for those that wait for an mbarrier; and these for
         # those that wait at one at which nobody has come.
@@ -495,7 +472,12 @@ class Machine:
         first = stuck[0].instruction if stuck else None
         return Deadlock(f"{what}:\n  " + "\n  ".join(told(stuck)), first)
 
-    def _limit_reached(self, resident: list[_Resident]) -> LimitReached:
+    def _check_limits(self) -> None:
+        over = self.steps >= self.limits.max_steps or time.monotonic() > self._deadline
+        if over and (self._waiting or any(not each.finished for each in self._resident)):
+            raise self._limit_reached()
+
+    def _limit_reached(self) -> LimitReached:
         limits, counts = self.limits, self.counts
         what = f"timeout = {limits.timeout} s is over"
         if limits.timeout is None:
@@ -511,8 +493,7 @@ class Machine:
             f"{count / total:4.0%}  {place} ({count} instructions)"
             for place, count in places.most_common(SHOWN_PLACES)
         ]
-        blocks = [block for each in resident for block in each.blocks]
-        standing = told([found for block in blocks for found in block.standing()])
+        standing = told([found for block in self._blocks for found in block.standing()])
         more = len(standing) - SHOWN_PLACES
         tail = [f"and {more} more"] if more > 0 else []
         text = f"{what}, and the kernel has not ended; the time went to:\n  " + "\n  ".join(lines)

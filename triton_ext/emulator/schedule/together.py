@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from triton_ext.emulator.errors import Deadlock, EmulationError, PeerStopped
-from triton_ext.emulator.schedule.machine import FUTILE_POLLS, SHORT, Machine, Schedule, Watch
+from triton_ext.emulator.schedule.machine import SHORT, Machine, Schedule
 
 LONG = 512
 """Instructions that a block runs at most in a turn."""
@@ -41,7 +41,6 @@ class _Running:
         changes: how many changes there had been, of all launches, when it ran last.
         turn: when that was.
         idle: its turns since it did more than polling.
-        watch: how it has been since something changed.
         stuck: nobody in it can go on.
         error: what ended it.
     """
@@ -52,7 +51,6 @@ class _Running:
     changes: int = 0
     turn: int = 0
     idle: int = 0
-    watch: Watch = field(default_factory=Watch)
     stuck: bool = False
     over: bool = False
     error: BaseException | None = None
@@ -368,12 +366,12 @@ class Together:
         return pick.choice(ready) if name == "random" and pick.random() < 0.1 else favoured
 
     def _run(self, running: _Running) -> None:
-        machine = running.machine
+        machine, live = running.machine, running.machine.liveness
         if running.changes != self._changes:  # others have changed memory
             machine.progress += 1
-            machine.futile_polls = 0
-            running.watch, machine.livelocked = Watch(), False
-        before = machine.changes, machine.progress, machine.futile_polls
+            live.futile_polls = 0
+            live.renew()
+        before = machine.changes, machine.progress, live.futile_polls
         machine.quantum = SHORT if running.idle else LONG
         running.turn = self._turns
         try:
@@ -388,14 +386,10 @@ class Together:
             with self._changed:
                 self._fail(running.device, error)
         if machine.changes != before[0]:
-            machine.futile_polls = running.idle = 0
+            live.futile_polls = running.idle = 0
             self._changes += 1
-            running.watch = Watch()
-        elif machine.progress == before[1] or machine.futile_polls > before[2]:
+        elif machine.progress == before[1] or live.futile_polls > before[2]:
             running.idle += 1
-        if machine.futile_polls > FUTILE_POLLS and not running.over:
-            running.watch.look(machine.states())
-        machine.livelocked = running.watch.livelocked
         running.changes = self._changes
 
     def _stall(self, live: list[_Running], news: float) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import ClusterBarrier, MBarrier, NamedBarrier
 from triton_ext.emulator.state.buffers import Buffer
+from triton_ext.emulator.state.checks import DEFAULT_CHECKS, Checks
 from triton_ext.emulator.state.clocks import Agents, Clock, Clocks, Foreign
 from triton_ext.emulator.state.in_flight import (
     Arrival,
@@ -85,9 +86,7 @@ class Launch:
         parameters: the bytes of all parameters.
         globals: the addresses of the module's variables.
         memory: the global memory that may be touched.
-        check_layouts: whether who reads what TMA has written must read it in the same layout.
-        check_races: whether accesses to global memory must be ordered.
-        check_empty: whether global memory must have been written before it is read.
+        checks: what is a fault.
         in_clusters: whether the launch, or the kernel, asks for clusters, be it of one block.
         device: the number of the GPU, of several.
         first_cluster: the number of the first cluster, among those of all GPUs.
@@ -95,8 +94,6 @@ class Launch:
         history: a `triton_ext.emulator.units.history.History`, or None.
         allocated: gives what the kernel has allocated in shared and tensor memory, if known.
         binary: the cubin that ptxas made of it, if known.
-        strict: whether what `triton_ext.emulator.state.leniencies` lists is a fault.
-        check_unread: whether what copies bring must be read before another copy overwrites it.
     """
 
     storage: Storage
@@ -107,9 +104,7 @@ class Launch:
     parameters: bytes
     globals: dict[str, int]
     memory: GlobalMemory
-    check_layouts: bool = True
-    check_races: bool = True
-    check_empty: bool = False
+    checks: Checks = DEFAULT_CHECKS
     in_clusters: bool = True
     device: int = 0
     first_cluster: int = 0
@@ -117,8 +112,6 @@ class Launch:
     history: Any = None
     allocated: Callable[[], Sequence[Buffer]] = tuple
     binary: bytes | None = None
-    strict: bool = False
-    check_unread: bool = False
 
     @functools.cached_property
     def buffers(self) -> Sequence[Buffer]:
@@ -427,7 +420,7 @@ class Cta:
             lanes: those that do it.
             instruction: theirs; by default, the one that is being executed.
         """
-        if self.launch.strict:
+        if self.launch.checks.strict:
             return False
         if rule.name not in self.machine.taken:
             at = instruction or self.instruction

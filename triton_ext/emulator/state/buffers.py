@@ -16,8 +16,10 @@ from triton_ext.hardware.tensor_memory import TMEM_LANES
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.encodings import SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
+from triton_ext.mlir.ir import Value
+from triton_ext.mlir.locations import Location
 from triton_ext.mlir.memory_flow import VIEWS, MemoryFlow
-from triton_ext.mlir.module import Location, MlirModule, Value
+from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.types import MemoryType, memory_type
 
 _COLUMN_BITS = 32
@@ -113,7 +115,7 @@ class Buffer:
         which = f"buffer {', '.join(str(int(n)) for n in index)} of " if self.buffers else ""
         return f"{which}allocation {self.number} ({shape}x{self.type.element}{where})"
 
-    def place(self, offset: int, rank: int) -> str:
+    def describe(self, offset: int, rank: int) -> str:
         """An element of it by its logical coordinates: ``b[2][17, 32]``.
 
         Args:
@@ -135,7 +137,7 @@ class Buffer:
         return f"{called}[{', '.join(str(int(n)) for n in at.values())}]"
 
     def cell(self, lane: int, column: int) -> str:
-        """As `place`, of a cell of tensor memory: its first element."""
+        """As `describe`, of a cell of tensor memory: its first element."""
         buffer, column = divmod(column - self.offset, self.each)
         called = self.called(buffer)
         if self.layout is None:
@@ -208,7 +210,7 @@ def named(message: str, buffers: Sequence[Buffer], base: int) -> str:
         rank, offset = divmod(int(match[2], 16), 1 << RANK_SHIFT)
         offset -= base
         places = [
-            each.place(offset, rank)
+            each.describe(offset, rank)
             for each in buffers
             if each.type.space == "shared" and each.offset <= offset < each.end
         ]

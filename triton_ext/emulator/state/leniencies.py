@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from triton_ext.emulator.errors import place_of, shown_place
+from triton_ext.emulator.errors import location_of, shown_location
 from triton_ext.findings import Finding
 from triton_ext.ptx.parse import Instruction
 
@@ -114,7 +114,7 @@ class Taken:
         return (
             f"undefined [{rule.name}]: {rule.undefined} ({rule.document}). Taken for: {rule.taken}."
             f" On the word of: {rule.evidence}. (strict=True, or --strict, refuses it)"
-            f"{shown_place(self.instruction, self.where)}"
+            f"{shown_location(self.instruction, self.where)}"
         )
 
     def finding(self) -> Finding:
@@ -122,4 +122,6 @@ class Taken:
         rule = self.rule
         about = f"{rule.undefined[0].upper()}{rule.undefined[1:]}."
         text = f"{rule.undefined} ({rule.document}); taken for {rule.taken}"
-        return Finding(f"undefined/{rule.name}", about, "warning", text, place_of(self.instruction))
+        return Finding(
+            f"undefined/{rule.name}", about, "warning", text, location_of(self.instruction)
+        )

@@ -164,7 +164,7 @@ class Allocation:
         storage = self.owner.untyped_storage()
         return bool(storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes())
 
-    def place(self, offset: int) -> str:
+    def describe(self, offset: int) -> str:
         """A byte of it, in words: ``x[3, 17]`` where the owner is a tensor, else its number."""
         name = self.name.removeprefix("argument ") or "an allocation"
         strides, size = _strides(self.owner)

@@ -163,7 +163,7 @@ class SharedMemory:
         other = found & AGENT
         raise SynchronizationFault(
             f"shared address {address:#x} {what} {self.agent_name(other)}, and nothing orders the"
-            f" two{self.place(address)}{self.clocks.culprit(other, found >> EVENT)}"
+            f" two{self.describe(address)}{self.clocks.culprit(other, found >> EVENT)}"
         )
 
     def _late(self, stamps: Numbers, agents: Agents) -> NDArray[np.bool_]:
@@ -172,10 +172,10 @@ class SharedMemory:
         late: NDArray[np.bool_] = stamps >> EVENT > seen
         return late
 
-    def place(self, offset: int) -> str:
+    def describe(self, offset: int) -> str:
         """``; there lies row 3, byte 16, of the box of ...``: what TMA has put there, or ""."""
         copied = self.copies.get(self.written.at(offset) >> EVENT)
-        named = copied.place(offset) if copied is not None else ""
+        named = copied.describe(offset) if copied is not None else ""
         return f"; there lies {named}" if named else ""
 
     moved: Callable[[str, str, int], None] | None = None
@@ -279,7 +279,7 @@ class SharedMemory:
             raise SynchronizationFault(
                 f"shared address {address:#x} is written, and was read by"
                 f" {self.agent_name(loader)}, and nothing orders that read before (a barrier)"
-                f"{self.place(address)}{self.clocks.culprit(loader, event)}"
+                f"{self.describe(address)}{self.clocks.culprit(loader, event)}"
             )
 
     def last_reads(self, start: int, size: int) -> tuple[Numbers, Numbers]:
@@ -300,7 +300,7 @@ class SharedMemory:
             raise SynchronizationFault(
                 f"shared address {start:#x} is written by {name}, and was read by"
                 f" {self.agent_name(reader)}; between the two, a proxy fence (fence.proxy.async)"
-                f" is missing{self.place(start)}"
+                f" is missing{self.describe(start)}"
             )
 
     def _check_loads(self, chunks: Any, clock: Clock, name: str) -> None:
@@ -317,7 +317,7 @@ class SharedMemory:
                 f"shared address {first * GRANULE:#x} is written by {name}, and may still be read"
                 f" by {self.agent_name(int(loaders[row]))}: nothing orders its read before (an"
                 " arrival at the mbarrier that the copy waits for, or a barrier)"
-                f"{self.place(first * GRANULE)}"
+                f"{self.describe(first * GRANULE)}"
                 f"{self.clocks.culprit(int(loaders[row]), int(loads[row, chunk]))}"
             )
 
@@ -458,7 +458,7 @@ class SharedMemory:
             missing, culprit = "a barrier or wait", self.clocks.culprit(writer, event)
         raise SynchronizationFault(
             f"{name} reads shared address {address:#x}, written by {self.agent_name(writer)};"
-            f" between the two, {missing} is missing{self.place(address)}{culprit}"
+            f" between the two, {missing} is missing{self.describe(address)}{culprit}"
         )
 
     @staticmethod

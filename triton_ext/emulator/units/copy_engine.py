@@ -13,7 +13,7 @@ from triton_ext.emulator.units.global_order import By, GlobalOrder
 from triton_ext.emulator.units.history import History
 from triton_ext.emulator.units.memory_order import Released, kept
 
-Place = tuple[Allocation, int]
+Address = tuple[Allocation, int]
 """Some memory, and where in it."""
 _ONE = np.zeros(1, np.int64)
 
@@ -52,7 +52,7 @@ class CopyStream(GlobalOrder):
         """What whoever has waited for the stream has seen."""
         return merged(self._seen, {self._cluster: self._clocks.seen[0].copy()})
 
-    def copy(self, target: Place, source: Place, size: int) -> None:
+    def copy(self, target: Address, source: Address, size: int) -> None:
         """Copy some bytes.
 
         Raises:

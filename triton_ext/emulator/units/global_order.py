@@ -230,8 +230,8 @@ def _check_empty(of: Allocation, first: int, offsets: Offsets, size: int) -> Non
     if unset.any():
         at = int(lines[np.flatnonzero(unset)[0]])
         raise UninitializedRead(
-            f"global address {of.start + at:#x} ({of.place(at)}) is read, and nothing has written"
-            " it since torch.empty"
+            f"global address {of.start + at:#x} ({of.describe(at)}) is read, and nothing has"
+            " written it since torch.empty"
         )
 
 
@@ -297,7 +297,7 @@ class GlobalOrder:
         Raises:
             SynchronizationFault: nothing orders the read behind the last write.
         """
-        if self._launch is not None and self._launch.check_empty:
+        if self._launch is not None and self._launch.checks.empty:
             _check_empty(of, first, offsets, size)
         if of.size > MOST_BYTES:
             return
@@ -384,8 +384,9 @@ class GlobalOrder:
         other = _Access(*fields(int(codes[row, byte])), int(shadow.writer_line[at]))
         raise self._blame(
             access,
-            f"global address {of.start + at:#x} ({of.place(at)}) is read by {self._name(access)},"
-            f" and was written by {self._name(other)}{self._line(other)} through the generic proxy;"
+            f"global address {of.start + at:#x} ({of.describe(at)}) is read by"
+            f" {self._name(access)}, and was written by {self._name(other)}{self._line(other)}"
+            " through the generic proxy;"
             " between the two, a proxy fence (fence.proxy.async) is missing",
         )
 
@@ -445,7 +446,7 @@ class GlobalOrder:
             hint += history.hint(access.cluster, other.cluster)
         return self._blame(
             access,
-            f"global address {of.start + at:#x} ({of.place(at)}) is {does} by"
+            f"global address {of.start + at:#x} ({of.describe(at)}) is {does} by"
             f" {self._name(access)}, and was {did} by {self._name(other)}"
             f"{self._line(other)}, and nothing orders the two: {hint}",
         )

@@ -177,7 +177,7 @@ class History:
             found = self.find(miss.address)
             flag = f"{miss.address:#x}"
             if found is not None:
-                flag += f" ({found[0].place(miss.address - found[0].start)})"
+                flag += f" ({found[0].describe(miss.address - found[0].start)})"
             at, by = self._line(here, miss.acquired_line), self._line(there, miss.released_line)
             needed = SCOPE_NAMES[miss.needed]
             if not miss.acquired:

@@ -120,7 +120,9 @@ def find(cta: Cta, address: int, agent: int | None = None, clock: Clock | None =
             f" {name_of(target, address & OFFSET_MASK)}{aligned}"
         )
     seen = clock.seen if clock else None if agent is None else cta.cluster.clocks.seen[agent]
-    for maker, event in barrier.makers.items() if seen is not None else ():
+    if seen is None:
+        return barrier
+    for maker, event in barrier.makers.items():
         if seen[maker] < event:
             where = " of the cluster (fence.mbarrier_init and barrier.cluster)"
             raise SynchronizationFault(

@@ -96,7 +96,7 @@ class Copied:
         where = f" at {at.source or f'PTX line {at.line}'}" if at is not None else ""
         return f"the TMA copy{where}"
 
-    def place(self, address: int) -> str:
+    def describe(self, address: int) -> str:
         """What lies at an address of the box, in its logical coordinates; "" for a gap."""
         chunk, byte = divmod(address - self.address, GRANULE)
         number = int(self.arrangement.places[chunk])
@@ -125,18 +125,18 @@ class Misplaced:
 
     Attributes:
         row, chunk: of the reader's tile.
-        place: of the copy's box: the chunk's number in its row, then the other coordinates.
+        position: in the copy's box: the chunk's number in its row, then the other coordinates.
         copied: what brought it.
     """
 
     row: int
     chunk: int
-    place: tuple[int, ...]
+    position: tuple[int, ...]
     copied: Copied
 
     def __str__(self) -> str:
         arrangement = self.copied.arrangement
-        column, *outer = self.place
+        column, *outer = self.position
         row = f"row {outer[0]}" if len(outer) == 1 else f"row {tuple(reversed(outer))}"
         return (
             f"{self.copied} wrote {swizzled_rows(arrangement.swizzle.span)} of"

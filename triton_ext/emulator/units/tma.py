@@ -475,7 +475,7 @@ class BoxCopy:
         else:
             offsets = self.address + box.numbers * box.unit
             shared.bulk_store(offsets, values, clock, unit, name="TMA")
-        if cta.launch.check_layouts and box.arrangement is not None and self.map.rank > 1:
+        if cta.launch.checks.layouts and box.arrangement is not None and self.map.rank > 1:
             event = int(cta.cluster.clocks.seen[unit, unit])
             element, phase = OPERANDS.get(self.map.data_type, ""), barrier.phase
             copied = Copied(

@@ -54,5 +54,5 @@ def check_unread(shared: SharedMemory, start: int, size: int) -> None:
             raise UnreadCopy(
                 f"shared address {start - start % GRANULE + piece * GRANULE:#x} is overwritten by"
                 f" a copy; it was brought by the copy{where}, and nobody has read it since"
-                f"{shared.place(start - start % GRANULE + piece * GRANULE)}"
+                f"{shared.describe(start - start % GRANULE + piece * GRANULE)}"
             )

@@ -24,7 +24,7 @@ from triton_ext.emulator.host.cuda.heap import DEVICE, HOST, MANAGED, SIZE, Heap
 from triton_ext.emulator.host.cuda.modules import Loaded, load
 from triton_ext.emulator.host.cuda.reached import ProgramMemory
 from triton_ext.emulator.host.cuda.status import CudaError
-from triton_ext.emulator.host.driver import EmulatedGpu
+from triton_ext.emulator.host.gpu import EmulatedGpu
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.state.tensor_map_memory import encode
 from triton_ext.errors import LayoutError
@@ -78,7 +78,7 @@ class Device:
 
     def __init__(self, gpu: EmulatedGpu) -> None:
         self.gpu = gpu
-        self.heap = Heap(marked=gpu.check_empty)
+        self.heap = Heap(marked=gpu.checks.empty)
         self._modules: dict[int, Loaded] = {}
         self._functions: dict[int, Function] = {}
         self._streams: dict[int, tuple[int, int]] = {}

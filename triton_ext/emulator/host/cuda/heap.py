@@ -89,7 +89,7 @@ class Heap:
         """
         self._made += 1
         room = Room(0, size, 0, kind, name or f"allocation {self._made}")
-        offset = self._place(room.taken)
+        offset = self._fit(room.taken)
         room = replace(room, start=START + offset, offset=offset)
         self._add(room)
         if self._marked and kind == DEVICE and not name:
@@ -104,12 +104,12 @@ class Heap:
         self._made += 1
         granted = mmap.PAGESIZE
         room = Room(start, size, 0, HOST, f"registered memory {self._made}")
-        at = self._place(room.taken + granted)
+        at = self._fit(room.taken + granted)
         room = replace(room, offset=-(-at // granted) * granted)
         self._add(room)
         return room
 
-    def _place(self, taken: int) -> int:
+    def _fit(self, taken: int) -> int:
         if self._next + taken <= SIZE:
             offset = self._next
             self._next += taken

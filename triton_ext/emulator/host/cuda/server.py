@@ -34,7 +34,7 @@ from triton_ext.emulator.host.cuda.heap import SIZE, START
 from triton_ext.emulator.host.cuda.interface import Function, functions
 from triton_ext.emulator.host.cuda.library import build
 from triton_ext.emulator.host.cuda.status import CudaError
-from triton_ext.emulator.host.driver import EmulatedGpu
+from triton_ext.emulator.host.gpu import EmulatedGpu
 
 SOCKET = "TRITON_EXT_CUDA"
 """The environment variable that tells the library where the emulator listens."""

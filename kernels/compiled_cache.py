@@ -68,7 +68,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def keep(config: KernelSpec, compiled: Any) -> None:
+def store(config: KernelSpec, compiled: Any) -> None:
     """Let later processes find a configuration's compiled kernel; a cache that cannot be written
     is left as it is.
 
@@ -78,8 +78,8 @@ def keep(config: KernelSpec, compiled: Any) -> None:
     folder = Path(knobs.cache.dir).resolve()
     target, files = _entry(config), {}
     try:
-        for name, place in compiled.metadata_group.items():
-            path = Path(place).resolve()
+        for name, path in compiled.metadata_group.items():
+            path = Path(path).resolve()
             if path.suffix in NEEDED and folder in path.parents:
                 files[name] = [str(path.relative_to(folder)), _digest(path.read_bytes())]
         if len(files) != len(NEEDED):
@@ -107,8 +107,8 @@ def find(config: KernelSpec) -> Any | None:
             return None
         entry: Mapping[str, Any] = json.loads(text)
         group = {}
-        for name, (place, digest) in entry["files"].items():
-            path = folder / place
+        for name, (path, digest) in entry["files"].items():
+            path = folder / path
             if _digest(path.read_bytes()) != digest:
                 return None
             group[name] = str(path)

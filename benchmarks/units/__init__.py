@@ -1,0 +1,1 @@
+"""The cases of `benchmarks.microbenchmarks`, by what they measure."""
