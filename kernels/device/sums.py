@@ -16,9 +16,10 @@ from triton_ext.kernels.device import wgmma
 from triton_ext.kernels.device.exchange import columns_layout
 from triton_ext.kernels.device.groups import clear_behind
 from triton_ext.kernels.device.pieces import columns_of_blocks, piece_layout, split_columns
-from triton_ext.kernels.registers import FP32_RUN
+from triton_ext.kernels.registers import FP32_RUN, SCALES_AHEAD
 
 RUN = gl.constexpr(FP32_RUN)
+AHEAD = gl.constexpr(SCALES_AHEAD)
 CLEARED = gl.constexpr(16)
 """Elements along K that are read, cleared and written back at a time."""
 
@@ -62,16 +63,17 @@ class Accumulator:
 
     @gluon.jit
     def multiply(
-        self, pipeline, slot, scales, WHICH: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr
-    ):
+        self, pipeline, slot, scales, WHICH: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr,
+        PART: gl.constexpr = "all",
+    ):  # fmt: skip
         """Start the product of a slot's tiles, and wait for the one before it; if there are partial
-        sums, as `wgmma.steps_of` says, with the scales of those that are added.
+        sums, as `wgmma.steps_of` says, with the scales of those that are added, or a PART of that.
         """
         a_tile = pipeline.left_tile(slot, WHICH)
         if pipeline.PLAN.product is not None:
             b_unit = pipeline.right_unit(slot)
             sums = wgmma.multiply(
-                self.sums, a_tile, b_unit, scales, pipeline.PLAN.product, STEP, STEPS
+                self.sums, a_tile, b_unit, scales, pipeline.PLAN.product, STEP, STEPS, PART
             )
         else:
             b_tile = pipeline.b_tiles.index(slot.index)
@@ -149,7 +151,8 @@ def multiply_range(acc, reader, work, slot, k_first, k_end, first, WHICH: gl.con
     """
     PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
     if is_ahead(reader.pipeline.PLAN.product):
-        acc, slot, k_first = multiply_ahead(acc, reader, work, slot, k_first, k_end, WHICH)
+        acc, slot = multiply_ahead(acc, reader, work, slot, k_first, k_end, WHICH)
+        k_first = k_end
     elif PARTIALS > 1:
         runs = k_end - (k_end - k_first) % RUN
         for k in range(k_first, runs, RUN):
@@ -170,50 +173,58 @@ def is_ahead(product):
 
 @gluon.jit
 def multiply_ahead(acc, reader, work, slot, k_first, k_end, WHICH: gl.constexpr):
-    """All whole runs of products in a range of K, while the scales of the next run come: those of
-    one that begins after it would be waited for, as the L2 cache takes as long as a product.
-
-    Returns:
-        The first K tile that is left, behind the sums and the slot.
+    """The products of a range of K, while the scales of later ones come: those of one that is about
+    to begin would be waited for, as the L2 cache takes as long as a product.
     """
     PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
     STEPS: gl.constexpr = RUN if PARTIALS > 1 else 1
-    runs = k_end - (k_end - k_first) % STEPS
-    coming = scales_of_run(acc, reader.pipeline, work, k_first, STEPS)
-    for k in range(k_first, runs, STEPS):
-        own = coming
-        coming = scales_of_run(acc, reader.pipeline, work, k + STEPS, STEPS)
-        acc, slot = multiply_scaled(acc, reader, own, slot, WHICH, STEPS)
-    return acc, slot, gl.maximum(runs, k_first)
+    ahead = scales_ahead(acc, reader.pipeline, work, k_first)
+    coming = ()
+    for _ in gl.static_range(AHEAD):
+        asked, ahead = ahead.ask()
+        coming += asked
+    runs = gl.maximum(k_end - (k_end - k_first) % STEPS, k_first)
+    for _ in range(k_first, runs, STEPS):
+        acc, slot, coming, ahead = multiply_scaled(acc, reader, coming, ahead, slot, WHICH, STEPS)
+    if STEPS > 1:
+        for _ in range(runs, k_end):
+            acc, slot, coming, ahead = multiply_scaled(acc, reader, coming, ahead, slot, WHICH, 1)
+    return acc, slot
 
 
 @gluon.jit
-def scales_of_run(acc, pipeline, work, k, STEPS: gl.constexpr):
-    """The scales for so many K tiles, from k on, one after the other; behind the last one, its."""
-    found = ()
-    last = pipeline.fp32_scales.left.along - 1
-    for i in gl.static_range(STEPS):
-        found += scales_of(acc, pipeline, work, gl.minimum(k + i, last))
-    return found
+def scales_ahead(acc, pipeline, work, k):
+    """The scales of a tile's rows and columns from K tile k on: see `Fp32Scales.ahead`."""
+    PRODUCT: gl.constexpr = pipeline.PLAN.product
+    TILE: gl.constexpr = acc.sums[0].type
+    UNITS: gl.constexpr = len(acc.sums) // (1 + partial_sums(PRODUCT))
+    return pipeline.fp32_scales.ahead(
+        work, k, TILE.shape[0], gl.SliceLayout(1, TILE.layout), TILE.shape[1], UNITS,
+        PRODUCT.scales.segment,
+    )  # fmt: skip
 
 
 @gluon.jit
-def multiply_scaled(acc, reader, scales, slot, WHICH: gl.constexpr, STEPS: gl.constexpr):
-    """So many products, whose scales are there."""
-    EACH: gl.constexpr = len(scales) // STEPS
+def multiply_scaled(acc, reader, coming, ahead, slot, WHICH: gl.constexpr, STEPS: gl.constexpr):
+    """A run of products, whose scales come; later ones' are asked for while a product runs."""
+    EACH: gl.constexpr = len(coming) // AHEAD
+    before = ()
     for i in gl.static_range(STEPS):
-        added = ()
-        if i > 0:
-            added += scales[(i - 1) * EACH : i * EACH]
-        if i == STEPS - 1:
-            added += scales[i * EACH : (i + 1) * EACH]
+        own = coming[:EACH]
         reader.wait(slot)
-        acc = acc.multiply(reader.pipeline, slot, added, WHICH, i, STEPS)
+        acc = acc.multiply(reader.pipeline, slot, (), WHICH, i, STEPS, "starts")
+        asked, ahead = ahead.ask()
+        coming = coming[EACH:] + asked
+        added = before
+        if i == STEPS - 1:
+            added += own
+        before = own
+        acc = acc.multiply(reader.pipeline, slot, added, WHICH, i, STEPS, "ends")
         if i > 0:
             reader.release(slot.previous(), True)
         slot = slot.next()
     reader.release(slot.previous(), True)
-    return acc, slot
+    return acc, slot, coming, ahead
 
 
 @gluon.jit
