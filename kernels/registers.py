@@ -33,9 +33,6 @@ consumers; the others are for addresses."""
 FP32_RUN = 4
 """Products of tiles in a row, each of whose sums are added in fp32 while the next one runs."""
 
-SCALES_AHEAD = 2
-"""Products of tiles before the one whose fp32 scales are asked for meanwhile."""
-
 
 def sums(tile: Sm90Tile) -> int:
     """The registers of a thread that its part of a tile takes."""
@@ -56,15 +53,14 @@ began to spill."""
 
 
 def _scale_registers(product: ProductSpec, tile: Sm90Tile, run: int) -> int:
-    """The registers of a thread that fp32 scales and their addresses take: of rows; where each
-    column has its own, of a run of so many products. (What all threads share is in uniform
-    registers.)
+    """The registers of a thread that the fp32 scales take of runs of so many products: of one, and
+    of the next; where each column has its own, of one.
     """
     left, right = product.scale_rows[:: -1 if tile.swap_ab else 1]
     if right == 1:
         return tile.columns // 4 * run + SCALE_REGISTERS
     rows = tile.rows // max(1, tile.sharing_consumers) // 64
-    return (SCALES_AHEAD + 4) * rows * (2 if left == 1 else 1) if left else 0
+    return 2 * run * (rows * (2 if left == 1 else 1) + segments(tile)) if left else 0
 
 
 def segments(tile: Sm90Tile) -> int:

@@ -67,25 +67,9 @@ class ScaleMatrix:
         return gl.load(self.at(matrix, rows, k), mask=rows < self.rows, other=0.0)
 
     @gluon.jit
-    def addresses(self, matrix, off, k, LENGTH: gl.constexpr, LAYOUT: gl.constexpr):
-        """Where those of so many rows from `off` on lie; of one behind the last, the last one's."""
-        rows = off + gl.arange(0, LENGTH, LAYOUT)
-        return self.at(matrix, gl.minimum(rows, self.rows - 1), k)
-
-    @gluon.jit
-    def next_block(self):
-        """How many elements lie from a block along K to the next."""
-        return gl.to_tensor(1) if self.K_MAJOR else self.step
-
-    @gluon.jit
     def one(self, matrix, off, k):
         """That of a row; of one behind the last, the last."""
-        return gl.load(self.one_address(matrix, off, k))
-
-    @gluon.jit
-    def one_address(self, matrix, off, k):
-        """Where that of a row lies; of one behind the last, the last one's."""
-        return self.at(matrix, gl.minimum(off // BLOCK, self.rows - 1), k)
+        return gl.load(self.at(matrix, gl.minimum(off // BLOCK, self.rows - 1), k))
 
 
 @aggregate
@@ -126,67 +110,6 @@ class Fp32Scales:
             for i in gl.static_range(0, UNIT * UNITS, TOGETHER):
                 found += (self.right.one(work.matrix, work.off_n + i, k),)
         return found
-
-
-    @gluon.jit
-    def ahead(self, work, k, ROWS: gl.constexpr, LAYOUT: gl.constexpr, UNIT: gl.constexpr,
-              UNITS: gl.constexpr, SEGMENT: gl.constexpr):  # fmt: skip
-        """Those of a tile for one K tile after the other, from k to the last; see `of_rows` and
-        `of_columns`, for columns that have one number together.
-        """
-        OWN: gl.constexpr = ROWS // gl.num_ctas()
-        first = gl.minimum(k, self.left.along - 1)
-        rows = ()
-        if self.left.EACH:
-            rows += (self.left.addresses(work.matrix, work.off_m, first, ROWS, LAYOUT),)
-        else:
-            off = work.off_m + block_of_cluster() * OWN
-            for i in gl.static_range(0, OWN, 64):
-                rows += (self.left.one_address(work.matrix, off + i, first),)
-        columns = ()
-        for i in gl.static_range(0, UNIT * UNITS, SEGMENT):
-            columns += (self.right.one_address(work.matrix, work.off_n + i, first),)
-        return ScalesAhead(
-            rows, columns, self.left.next_block(), self.right.next_block(), work.k_end - k
-        )
-
-
-@aggregate
-class ScalesAhead:
-    """The scales of a tile, which are asked for one K tile after the other.
-
-    Attributes:
-        rows, columns: the addresses of those of the next K tile, as `Fp32Scales.of_rows` and
-            `of_columns` have them.
-        row_step, column_step: how many elements lie from one K tile's to the next one's.
-        left: how many K tiles' there are to ask for.
-    """
-
-    rows: gl.tuple
-    columns: gl.tuple
-    row_step: gl.tensor
-    column_step: gl.tensor
-    left: gl.tensor
-
-    @gluon.jit
-    def ask(self):
-        """Ask for the next K tile's: a tuple, and what is left; behind the last one's, that again.
-        """
-        more = self.left > 1
-        row_step = gl.where(more, self.row_step, 0)
-        column_step = gl.where(more, self.column_step, 0)
-        found = ()
-        rows = ()
-        for i in gl.static_range(len(self.rows)):
-            found += (gl.load(self.rows[i]),)
-            rows += (self.rows[i] + row_step,)
-        columns = ()
-        for i in gl.static_range(len(self.columns)):
-            found += (gl.load(self.columns[i]),)
-            columns += (self.columns[i] + column_step,)
-        return found, ScalesAhead(
-            rows, columns, self.row_step, self.column_step, self.left - 1
-        )
 
 
 @gluon.jit

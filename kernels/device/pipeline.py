@@ -30,6 +30,7 @@ from triton_ext.kernels.device.clusters import OWN, block_of_cluster
 from triton_ext.kernels.device.fp32_scales import Fp32Scales
 from triton_ext.kernels.device.matrices import load_tile
 from triton_ext.kernels.device.peers import Peers
+from triton_ext.kernels.device.staged_scales import ARRIVALS, StagedScales
 
 ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
 """Whether Triton ends a kernel in a cluster with a barrier of the cluster; 3.8 does so for pairs of
@@ -153,7 +154,8 @@ class Pipeline:
         ready, free: the barriers.
         PLAN: the kernel's `SpecializedPlan`.
         scales: those of the tiles, which come with them; None if they are not block-scaled.
-        fp32_scales: those by which sums of a K tile are multiplied; or None.
+        fp32_scales: those by which sums of a K tile are multiplied, in memory; or None.
+        staged: the same on Hopper, beside the tiles; or None.
     """
 
     a_tiles: gl.shared_memory_descriptor
@@ -163,6 +165,7 @@ class Pipeline:
     PLAN: gl.constexpr
     scales: BlockScales | gl.constexpr
     fp32_scales: Fp32Scales | gl.constexpr
+    staged: StagedScales | gl.constexpr
 
     @gluon.jit
     def first(self):
@@ -230,6 +233,9 @@ class Pipeline:
                       SHARED=SHARED)  # fmt: skip
         if scales is not None:
             scales.fill(slot.index, work, k, barrier)
+        if self.staged is not None:
+            self.staged.fill(slot.index, work, k, barrier, PARTS, UNIT_M,
+                                  self.PLAN.scaled_together[1])  # fmt: skip
 
     @gluon.jit
     def wait_free(self, slot):
@@ -257,6 +263,8 @@ class Pipeline:
     def reader(self):
         """For a consumer warpgroup on Hopper."""
         threads = gl.arange(0, 128, threads_layout(gl.num_ctas()))
+        if self.staged is not None:  # each warp has read them
+            threads = threads % 32
         ready = gl.to_tensor(0)
         if HAS_ASSEMBLY:
             block = block_of_cluster()
@@ -266,7 +274,10 @@ class Pipeline:
                 threads = copiers_of(threads, free, block, self.PLAN.tile.cluster_n)
             else:
                 threads = gl.where(threads == 0, free, 0)
-        return Reader(self, ready, threads)
+        scales = gl.to_tensor(0)
+        if self.staged is not None:
+            scales = self.staged.address()
+        return Reader(self, ready, threads, scales)
 
 
 @aggregate
@@ -277,11 +288,13 @@ class Reader:
         ready: the address of the first of these barriers.
         listeners: for each thread, the address of the first barrier `free` of a block that copies
             into the buffers, or 0.
+        scales: the address of the first buffer's scales, if there are any.
     """
 
     pipeline: Pipeline
     ready: gl.tensor
     listeners: gl.tensor
+    scales: gl.tensor
 
     @gluon.jit
     def wait(self, slot):
@@ -308,7 +321,7 @@ class Reader:
 
 
 @gluon.jit
-def pipeline_of(a_tiles, b_tiles, fp32_scales, PLAN: gl.constexpr):
+def pipeline_of(a_tiles, b_tiles, staged, PLAN: gl.constexpr):
     """A pipeline of these buffers on Hopper, with its barriers; see `Pipeline`."""
     STAGES: gl.constexpr = PLAN.tile.stages
     COPIERS: gl.constexpr = (
@@ -316,7 +329,9 @@ def pipeline_of(a_tiles, b_tiles, fp32_scales, PLAN: gl.constexpr):
     )
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
+    FILLED: gl.constexpr = 1 if staged is None else 1 + ARRIVALS
+    WARPS: gl.constexpr = 1 if staged is None else 4
     for each in gl.static_range(STAGES):
-        mbarrier.init(ready.index(each), count=1)
-        mbarrier.init(free.index(each), count=PLAN.tile.sharing_consumers * COPIERS)
-    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, None, fp32_scales)
+        mbarrier.init(ready.index(each), count=FILLED)
+        mbarrier.init(free.index(each), count=PLAN.tile.sharing_consumers * COPIERS * WARPS)
+    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, None, None, staged)

@@ -16,10 +16,9 @@ from triton_ext.kernels.device import wgmma
 from triton_ext.kernels.device.exchange import columns_layout
 from triton_ext.kernels.device.groups import clear_behind
 from triton_ext.kernels.device.pieces import columns_of_blocks, piece_layout, split_columns
-from triton_ext.kernels.registers import FP32_RUN, SCALES_AHEAD
+from triton_ext.kernels.registers import FP32_RUN
 
 RUN = gl.constexpr(FP32_RUN)
-AHEAD = gl.constexpr(SCALES_AHEAD)
 CLEARED = gl.constexpr(16)
 """Elements along K that are read, cleared and written back at a time."""
 
@@ -63,17 +62,16 @@ class Accumulator:
 
     @gluon.jit
     def multiply(
-        self, pipeline, slot, scales, WHICH: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr,
-        PART: gl.constexpr = "all",
-    ):  # fmt: skip
+        self, pipeline, slot, scales, WHICH: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr
+    ):
         """Start the product of a slot's tiles, and wait for the one before it; if there are partial
-        sums, as `wgmma.steps_of` says, with the scales of those that are added, or a PART of that.
+        sums, as `wgmma.steps_of` says, with the scales of those that are added.
         """
         a_tile = pipeline.left_tile(slot, WHICH)
         if pipeline.PLAN.product is not None:
             b_unit = pipeline.right_unit(slot)
             sums = wgmma.multiply(
-                self.sums, a_tile, b_unit, scales, pipeline.PLAN.product, STEP, STEPS, PART
+                self.sums, a_tile, b_unit, scales, pipeline.PLAN.product, STEP, STEPS
             )
         else:
             b_tile = pipeline.b_tiles.index(slot.index)
@@ -150,10 +148,7 @@ def multiply_range(acc, reader, work, slot, k_first, k_end, first, WHICH: gl.con
     the one before it runs, or, if there is one partial sum, while the other consumer's runs.
     """
     PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
-    if is_ahead(reader.pipeline.PLAN.product):
-        acc, slot = multiply_ahead(acc, reader, work, slot, k_first, k_end, WHICH)
-        k_first = k_end
-    elif PARTIALS > 1:
+    if PARTIALS > 1:
         runs = k_end - (k_end - k_first) % RUN
         for k in range(k_first, runs, RUN):
             acc, slot = multiply_run(acc, reader, work, slot, k, False, WHICH, RUN)
@@ -163,82 +158,22 @@ def multiply_range(acc, reader, work, slot, k_first, k_end, first, WHICH: gl.con
     return acc, slot
 
 
-@gluon.constexpr_function
-def is_ahead(product):
-    """Whether scales are asked for a run of products ahead: where a thread has few of them. (Where
-    each column has its own, they would take the registers of the sums.)
-    """
-    return product is not None and product.scales is not None and not product.scales.columns_each
-
-
 @gluon.jit
-def multiply_ahead(acc, reader, work, slot, k_first, k_end, WHICH: gl.constexpr):
-    """The products of a range of K, while the scales of later ones come: those of one that is about
-    to begin would be waited for, as the L2 cache takes as long as a product.
-    """
-    PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
-    STEPS: gl.constexpr = RUN if PARTIALS > 1 else 1
-    ahead = scales_ahead(acc, reader.pipeline, work, k_first)
-    coming = ()
-    for _ in gl.static_range(AHEAD):
-        asked, ahead = ahead.ask()
-        coming += asked
-    runs = gl.maximum(k_end - (k_end - k_first) % STEPS, k_first)
-    for _ in range(k_first, runs, STEPS):
-        acc, slot, coming, ahead = multiply_scaled(acc, reader, coming, ahead, slot, WHICH, STEPS)
-    if STEPS > 1:
-        for _ in range(runs, k_end):
-            acc, slot, coming, ahead = multiply_scaled(acc, reader, coming, ahead, slot, WHICH, 1)
-    return acc, slot
-
-
-@gluon.jit
-def scales_ahead(acc, pipeline, work, k):
-    """The scales of a tile's rows and columns from K tile k on: see `Fp32Scales.ahead`."""
-    PRODUCT: gl.constexpr = pipeline.PLAN.product
-    TILE: gl.constexpr = acc.sums[0].type
-    UNITS: gl.constexpr = len(acc.sums) // (1 + partial_sums(PRODUCT))
-    return pipeline.fp32_scales.ahead(
-        work, k, TILE.shape[0], gl.SliceLayout(1, TILE.layout), TILE.shape[1], UNITS,
-        PRODUCT.scales.segment,
-    )  # fmt: skip
-
-
-@gluon.jit
-def multiply_scaled(acc, reader, coming, ahead, slot, WHICH: gl.constexpr, STEPS: gl.constexpr):
-    """A run of products, whose scales come; later ones' are asked for while a product runs."""
-    EACH: gl.constexpr = len(coming) // AHEAD
-    before = ()
-    for i in gl.static_range(STEPS):
-        own = coming[:EACH]
-        reader.wait(slot)
-        acc = acc.multiply(reader.pipeline, slot, (), WHICH, i, STEPS, "starts")
-        asked, ahead = ahead.ask()
-        coming = coming[EACH:] + asked
-        added = before
-        if i == STEPS - 1:
-            added += own
-        before = own
-        acc = acc.multiply(reader.pipeline, slot, added, WHICH, i, STEPS, "ends")
-        if i > 0:
-            reader.release(slot.previous(), True)
-        slot = slot.next()
-    reader.release(slot.previous(), True)
-    return acc, slot, coming, ahead
-
-
-@gluon.jit
-def scales_of(acc, pipeline, work, k):
-    """The scales of a tile's rows and columns for K tile k: a tuple, empty if there are none."""
+def scales_of(acc, reader, slot, WHICH: gl.constexpr):
+    """The scales of a slot's rows and columns: a tuple, empty if there are none."""
     found = ()
-    scales = pipeline.fp32_scales
+    pipeline = reader.pipeline
+    scales = pipeline.staged
     if scales is not None:
-        PRODUCT: gl.constexpr = pipeline.PLAN.product
+        address = reader.scales + slot.index * scales.BYTES
         TILE: gl.constexpr = acc.sums[0].type
-        UNITS: gl.constexpr = len(acc.sums) // (1 + partial_sums(PRODUCT))
-        found += scales.of_rows(work, k, TILE.shape[0], 64, gl.SliceLayout(1, TILE.layout))
+        PARTS: gl.constexpr = pipeline.PLAN.tile.sharing_consumers
+        UNITS: gl.constexpr = len(acc.sums) // (1 + partial_sums(pipeline.PLAN.product))
+        found += scales.of_rows(
+            address, WHICH % PARTS, PARTS, TILE.shape[0], gl.SliceLayout(1, TILE.layout)
+        )
         found += scales.of_columns(
-            work, k, TILE.shape[1], UNITS, PRODUCT.scales.segment, gl.SliceLayout(0, TILE.layout)
+            address, TILE.shape[1], UNITS, gl.SliceLayout(0, TILE.layout)
         )
     return found
 
@@ -260,12 +195,12 @@ def multiply_run(acc, reader, work, slot, k, is_later, WHICH: gl.constexpr,
     PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
     before = ()
     for i in gl.static_range(STEPS):
-        own = scales_of(acc, reader.pipeline, work, k + i)
+        reader.wait(slot)
+        own = scales_of(acc, reader, slot, WHICH)
         added = before
         if i == STEPS - 1:
             added += own
         before = own
-        reader.wait(slot)
         clear_tail(reader.pipeline, slot, work, k + i, WHICH)
         acc = acc.multiply(reader.pipeline, slot, added, WHICH, i, STEPS)
         if PARTIALS == 0:

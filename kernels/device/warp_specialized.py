@@ -49,6 +49,7 @@ from triton_ext.kernels.device.matrices import (
 from triton_ext.kernels.device.peers import peers_of, products_of
 from triton_ext.kernels.device.pipeline import Operands, allocate_barriers, pipeline_of
 from triton_ext.kernels.device.scheduler import Tiling
+from triton_ext.kernels.device.staged_scales import staged_scales_of
 from triton_ext.kernels.device.sums import multiply_range, partial_sums, piece_of, zero_sums
 
 LAUNCH_DEPENDENTS = gl.constexpr("""{
@@ -407,7 +408,7 @@ def matmul_warp_specialized(
         c_desc.dtype, [TILE.consumers * TILE.c_buffers, ROWS, C_COLUMNS], PLAN.c
     )
     scales = fp32_scales_of(values, size_m, size_n, num_k, left_step, right_step, PLAN)
-    pipeline = pipeline_of(a_tiles, b_tiles, scales, PLAN)
+    pipeline = pipeline_of(a_tiles, b_tiles, staged_scales_of(scales, PLAN), PLAN)
     if TILE.loaded_rows > 0:
         used = TILE.stages
         if not is_batched(c_desc):

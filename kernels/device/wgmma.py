@@ -327,22 +327,15 @@ def steps_of(product, step, steps):
 
 
 @gluon.constexpr_function
-def part_of(work, part):
-    """What "starts" or "ends" a step of `steps_of`, or "all" of it."""
-    return {"starts": work[:1], "ends": work[1:], "all": work}[part]
-
-
-@gluon.constexpr_function
-def adds(work):
-    """The sums of how many products are added."""
-    return len([name for name, _ in work if name == "add"])
+def adds(step, steps):
+    """The sums of how many products `steps_of` adds at a step."""
+    return (step > 0) + (step == steps - 1)
 
 
 @gluon.jit
 def multiply(
-    sums, left, right, scales,
-    PRODUCT: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr, PART: gl.constexpr = "all",
-):  # fmt: skip
+    sums, left, right, scales, PRODUCT: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr
+):
     """Start to add a product of tiles in shared memory to the sums, and wait for the one before.
 
     Args:
@@ -350,12 +343,10 @@ def multiply(
         sums: tensors of registers, all as wide; behind those of all products, partial sums.
         left, right: the left operand's tile, and the first unit of the right one's.
         STEP, STEPS: see `steps_of`.
-        PART: see `part_of`: what is between the two has the time of a product.
     """
     UNIT: gl.constexpr = sums[0].type
-    WORK: gl.constexpr = part_of(steps_of(PRODUCT, STEP, STEPS), PART)
-    TEXT: gl.constexpr = text_of(PRODUCT, UNIT, len(sums), WORK)
-    SCALES: gl.constexpr = scale_constraints(PRODUCT, UNIT, len(sums), adds(WORK))
+    TEXT: gl.constexpr = text_of(PRODUCT, UNIT, len(sums), steps_of(PRODUCT, STEP, STEPS))
+    SCALES: gl.constexpr = scale_constraints(PRODUCT, UNIT, len(sums), adds(STEP, STEPS))
     CONSTRAINTS: gl.constexpr = tied(UNIT, len(sums), ",r,r" + SCALES)
     TYPES: gl.constexpr = repeated(UNIT, len(sums))
     return gl.inline_asm(TEXT, CONSTRAINTS, sums + (left, right) + scales, TYPES)  # noqa: RUF005 (Triton has no *)
