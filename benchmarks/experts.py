@@ -22,7 +22,7 @@ import torch
 import triton_ext
 from benchmarks import harness
 from benchmarks.harness import Row, Table
-from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
+from triton_ext.ops.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from triton_ext.kernels.spec import kernel_spec
 from triton_ext.ops import plans
 from triton_ext.ops.call import Call

@@ -49,7 +49,7 @@ from benchmarks.problems import (
     problem_of,
     problems,
 )
-from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
+from triton_ext.ops.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from triton_ext.kernels.choice.gpus import model_of
 from triton_ext.kernels.kept import keep
 from triton_ext.kernels.launch import (

@@ -37,7 +37,7 @@ from benchmarks.matmul import (
     torch_launches,
 )
 from benchmarks.problems import DRAWN, Problem, drawn_problems, input_sets, problem_of
-from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
+from triton_ext.ops.replay import graph_of, launches_in_graph, replayed_seconds
 from triton_ext.kernels.choice import sm90
 from triton_ext.kernels.choice.choose import ranked
 from triton_ext.kernels.choice.gpus import MODELS, GpuModel, model_of
