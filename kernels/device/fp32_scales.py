@@ -67,6 +67,11 @@ class ScaleMatrix:
         return gl.load(self.at(matrix, rows, k), mask=rows < self.rows, other=0.0)
 
     @gluon.jit
+    def next_block(self):
+        """How many elements lie from a block along K to the next."""
+        return gl.to_tensor(1) if self.K_MAJOR else self.step
+
+    @gluon.jit
     def one(self, matrix, off, k):
         """That of a row; of one behind the last, the last."""
         return gl.load(self.at(matrix, gl.minimum(off // BLOCK, self.rows - 1), k))

@@ -30,7 +30,7 @@ from triton_ext.kernels.device.clusters import OWN, block_of_cluster
 from triton_ext.kernels.device.fp32_scales import Fp32Scales
 from triton_ext.kernels.device.matrices import load_tile
 from triton_ext.kernels.device.peers import Peers
-from triton_ext.kernels.device.staged_scales import ARRIVALS, StagedScales
+from triton_ext.kernels.device.staged_scales import ARRIVALS, StagedScales, own_address
 
 ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
 """Whether Triton ends a kernel in a cluster with a barrier of the cluster; 3.8 does so for pairs of
@@ -233,9 +233,23 @@ class Pipeline:
                       SHARED=SHARED)  # fmt: skip
         if scales is not None:
             scales.fill(slot.index, work, k, barrier)
-        if self.staged is not None:
-            self.staged.fill(slot.index, work, k, barrier, PARTS, UNIT_M,
-                                  self.PLAN.scaled_together[1])  # fmt: skip
+
+    @gluon.jit
+    def fill_scales(self, slot, work):
+        """Wait until the slots of a tile are free, one after the other, and start the copies of its
+        fp32 scales; the slot behind.
+        """
+        columns, rows = self.staged.sources(
+            work, self.PLAN.tile.sharing_consumers, self.a_tiles.shape[1],
+            self.PLAN.scaled_together[1],
+        )  # fmt: skip
+        for _ in range(work.k_first, work.k_end):
+            self.wait_free(slot)
+            columns, rows = self.staged.fill(
+                columns, rows, slot.index, self.ready.index(slot.index)
+            )
+            slot = slot.next()
+        return slot
 
     @gluon.jit
     def wait_free(self, slot):
@@ -276,7 +290,7 @@ class Pipeline:
                 threads = gl.where(threads == 0, free, 0)
         scales = gl.to_tensor(0)
         if self.staged is not None:
-            scales = self.staged.address()
+            scales = own_address(self.staged.words)
         return Reader(self, ready, threads, scales)
 
 

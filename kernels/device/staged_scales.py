@@ -1,7 +1,7 @@
 """fp32 scales of the tiles in a pipeline's buffers, which lie beside them in shared memory (sm_90).
 
-The producer's threads copy each tile's scales with it (``cp.async``: they may lie anywhere), and
-arrive at the same barrier. Loads by the consumers would have them wait for memory in each K tile:
+A warp copies them (``cp.async``: they may lie anywhere) when a buffer is free, as the producer does
+with the tiles, and arrives at the same barrier. Loads by the consumers would have them wait for memory in each K tile:
 they took a fifth of the time of a product (H100), however early they were asked for, as a thread
 has too few scoreboards to tell the next ones from the last.
 """
@@ -23,7 +23,7 @@ from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
 
 BLOCK = gl.constexpr(FP32_SCALE_BLOCK)
 ARRIVALS = gl.constexpr(32)
-"""Arrivals of a producer's warp at a buffer's barrier, besides that which expects bytes."""
+"""Arrivals at a buffer's barrier, besides that which expects bytes."""
 COPY = gl.constexpr("""{
     .reg .pred some;
     setp.ne.b32 some, $3, 0;
@@ -37,7 +37,7 @@ READ_TWO = gl.constexpr("ld.shared.v2.f32 {$0, $1}, [$2];")
 
 @gluon.constexpr_function
 def lanes_layout(blocks):
-    """An element for each thread of the producer's warp, in each block of a cluster."""
+    """An element for each thread of a warp, in each block of a cluster."""
     return gl.BlockedLayout(
         [1], [32], [1], [0], cga_layout=[[0] for _ in range(blocks.bit_length() - 1)]
     )
@@ -58,22 +58,32 @@ def own_address(memory):
 
 
 @gluon.jit
-def copy_scales(matrix, number, off, k, address, COUNT: gl.constexpr, TOGETHER: gl.constexpr):
-    """Start to copy the scales of rows from `off` on for block k: so many, each of which so many
-    rows have together. Behind those that there are, the last one is repeated.
+def sources_of(matrix, number, off, k, COUNT: gl.constexpr, TOGETHER: gl.constexpr):
+    """Where the scales of rows from `off` on for block k lie: so many, each of which so many rows
+    have together; a tensor for each 32. Behind those that there are, the last one is repeated.
     """
-    lanes = gl.arange(0, 32, lanes_layout(gl.num_ctas()))
+    found = ()
     for i in gl.static_range(0, COUNT, 32):
-        each = i + lanes
-        rows = off + each * TOGETHER
+        rows = off + (i + gl.arange(0, 32, lanes_layout(gl.num_ctas()))) * TOGETHER
         if not matrix.EACH:
             rows = rows // BLOCK
+        found += (matrix.at(number, gl.minimum(rows, matrix.rows - 1), k),)
+    return found
+
+
+@gluon.jit
+def copied(sources, step, address, COUNT: gl.constexpr):
+    """Start to copy so many scales to an address; where those of the next block lie."""
+    lanes = gl.arange(0, 32, lanes_layout(gl.num_ctas()))
+    moved = ()
+    for i in gl.static_range(len(sources)):
         gl.inline_asm_elementwise(
             COPY, "=r,r,l,r",
-            [address + each * 4, matrix.at(number, gl.minimum(rows, matrix.rows - 1), k),
-             (each < COUNT).to(gl.int32)],
+            [address + (32 * i + lanes) * 4, sources[i], (32 * i + lanes < COUNT).to(gl.int32)],
             gl.int32, is_pure=False, pack=1,
         )  # fmt: skip
+        moved += (sources[i] + step,)
+    return moved
 
 
 @aggregate
@@ -94,31 +104,48 @@ class StagedScales:
     BYTES: gl.constexpr
 
     @gluon.jit
-    def address(self):
-        """The address of the first buffer's, in this block."""
-        return own_address(self.words)
-
-    @gluon.jit
-    def fill(self, index, work, k, barrier, PARTS: gl.constexpr, UNIT_M: gl.constexpr,
-             SEGMENT: gl.constexpr):  # fmt: skip
-        """Start to copy a tile's scales for K tile k; all of the warp's threads arrive then.
+    def sources(self, work, PARTS: gl.constexpr, UNIT_M: gl.constexpr, SEGMENT: gl.constexpr):
+        """Where the scales of a tile's first K tile lie: those of columns, then of rows.
 
         Args:
             PARTS, UNIT_M: among how many consumers a cluster's rows are divided, of which each has
                 so many.
             SEGMENT: how many columns have one scale together.
         """
-        address = self.address() + index * self.BYTES
-        copy_scales(self.memory.right, work.matrix, work.off_n, k, address, self.COLUMNS, SEGMENT)
+        k = work.k_first
+        columns = sources_of(
+            self.memory.right, work.matrix, work.off_n, k, self.COLUMNS, SEGMENT
+        )
         OWN_M: gl.constexpr = UNIT_M // gl.num_ctas()
         COUNT: gl.constexpr = self.ROWS // PARTS
         row = work.off_m + block_of_cluster() * OWN_M
+        rows = ()
         for part in gl.static_range(PARTS):
-            copy_scales(
-                self.memory.left, work.matrix, row + part * UNIT_M, k,
-                address + (self.COLUMNS + part * COUNT) * 4, COUNT, OWN_M // COUNT,
+            rows += (
+                sources_of(self.memory.left, work.matrix, row + part * UNIT_M, k, COUNT,
+                           OWN_M // COUNT),
+            )  # fmt: skip
+        return columns, rows
+
+    @gluon.jit
+    def fill(self, columns, rows, index, barrier):
+        """Start to copy the scales of a K tile into a buffer; all of the warp's threads arrive
+        then.
+
+        Returns:
+            The `sources` of those of the next K tile.
+        """
+        address = own_address(self.words) + index * self.BYTES
+        columns = copied(columns, self.memory.right.next_block(), address, self.COLUMNS)
+        COUNT: gl.constexpr = self.ROWS // len(rows)
+        moved = ()
+        for part in gl.static_range(len(rows)):
+            moved += (
+                copied(rows[part], self.memory.left.next_block(),
+                       address + (self.COLUMNS + part * COUNT) * 4, COUNT),
             )  # fmt: skip
         gl.inline_asm(ARRIVE, "r", (own_address(barrier),))
+        return columns, moved
 
     @gluon.jit
     def of_rows(self, address, PART: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,

@@ -161,6 +161,22 @@ def produce_groups(operands, pipeline, groups):
 
 
 @gluon.jit
+def produce_scales(pipeline, tiling):
+    """The warp that copies fp32 scales of the tiles."""
+    gdc_wait()
+    slot = pipeline.first()
+    if pipeline.PLAN.groups is None:
+        tiles = tiling.tiles_m * tiling.tiles_n
+        for step in range(tiling.steps(tiles)):
+            slot = pipeline.fill_scales(slot, tiling.work(step, tiles, False))
+    else:
+        turn = tiling.first()
+        while turn.more:
+            slot = pipeline.fill_scales(slot, tiling.work(turn))
+            turn = tiling.next(turn)
+
+
+@gluon.jit
 def produce_all(operands, pipeline, tiling):
     """The same without groups."""
     BATCHED: gl.constexpr = is_batched(operands.a)
@@ -461,14 +477,16 @@ def matmul_warp_specialized(
     if PLAN.groups is not None:
         tiling = groups_of(values, tiling, a_desc, b_desc, c_desc, k_extent, PLAN)
     # The arguments are written out: a tuple in a variable would turn constants into values.
+    SCALED: gl.constexpr = PLAN.fp32_scales is not None
     if TILE.consumers == 1:
         gl.warp_specialize(
             [
                 (consume, (epilogue, pipeline, turns, tiling, 0)),
                 (produce, (operands, pipeline, tiling)),
-            ],
-            [1],
-            [24],
+            ]
+            + ([(produce_scales, (pipeline, tiling))] if SCALED else []),
+            [1, 1] if SCALED else [1],
+            [24, 24] if SCALED else [24],
         )
     elif TILE.consumers == 2:
         gl.warp_specialize(
@@ -476,9 +494,10 @@ def matmul_warp_specialized(
                 (consume, (epilogue, pipeline, turns, tiling, 0)),
                 (consume, (epilogue, pipeline, turns, tiling, 1)),
                 (produce, (operands, pipeline, tiling)),
-            ],
-            [4, 1],
-            [PLAN.consumer_registers, 24],
+            ]
+            + ([(produce_scales, (pipeline, tiling))] if SCALED else []),
+            [4, 1, 1] if SCALED else [4, 1],
+            [PLAN.consumer_registers, 24, 24] if SCALED else [PLAN.consumer_registers, 24],
         )
     else:
         gl.warp_specialize(
@@ -487,7 +506,9 @@ def matmul_warp_specialized(
                 (consume, (epilogue, pipeline, turns, tiling, 1)),
                 (consume, (epilogue, pipeline, turns, tiling, 2)),
                 (produce, (operands, pipeline, tiling)),
-            ],
-            [4, 4, 1],
-            [PLAN.consumer_registers, PLAN.consumer_registers, 24],
+            ]
+            + ([(produce_scales, (pipeline, tiling))] if SCALED else []),
+            [4, 4, 1, 1] if SCALED else [4, 4, 1],
+            [PLAN.consumer_registers, PLAN.consumer_registers, 24]
+            + ([24] if SCALED else []),
         )
