@@ -32,10 +32,10 @@ from benchmarks.driver import call
 from benchmarks.harness import Row, Table
 from benchmarks.matmul import compiled_ahead, kernel_launches, processes
 from benchmarks.problems import Problem, input_sets
-from triton_ext.ops.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from benchmarks.survey import Planned, read_plan
 from triton_ext.kernels.launch import compile_matmul
 from triton_ext.kernels.spec import KernelSpec, read_spec
+from triton_ext.ops.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from triton_ext.ptx.parse import Instruction, parse_ptx
 
 BLOCKS, LAUNCHES = 264, 64

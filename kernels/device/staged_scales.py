@@ -1,9 +1,9 @@
 """fp32 scales of the tiles in a pipeline's buffers, which lie beside them in shared memory (sm_90).
 
 A warp copies them (``cp.async``: they may lie anywhere) when a buffer is free, as the producer does
-with the tiles, and arrives at the same barrier. Loads by the consumers would have them wait for memory in each K tile:
-they took a fifth of the time of a product (H100), however early they were asked for, as a thread
-has too few scoreboards to tell the next ones from the last.
+with the tiles, and arrives at the same barrier. Where consumers loaded them from memory they took a
+fifth of a product's time (H100), however early they were asked for: ptxas has a thread wait for all
+that it has asked for. Copied by the producer's warp, they took a tenth of it.
 """
 
 # Gluon functions: their arguments are values of the compiler, not of Python, and a tuple that grows
@@ -113,9 +113,7 @@ class StagedScales:
             SEGMENT: how many columns have one scale together.
         """
         k = work.k_first
-        columns = sources_of(
-            self.memory.right, work.matrix, work.off_n, k, self.COLUMNS, SEGMENT
-        )
+        columns = sources_of(self.memory.right, work.matrix, work.off_n, k, self.COLUMNS, SEGMENT)
         OWN_M: gl.constexpr = UNIT_M // gl.num_ctas()
         COUNT: gl.constexpr = self.ROWS // PARTS
         row = work.off_m + block_of_cluster() * OWN_M

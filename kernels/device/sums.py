@@ -172,9 +172,7 @@ def scales_of(acc, reader, slot, WHICH: gl.constexpr):
         found += scales.of_rows(
             address, WHICH % PARTS, PARTS, TILE.shape[0], gl.SliceLayout(1, TILE.layout)
         )
-        found += scales.of_columns(
-            address, TILE.shape[1], UNITS, gl.SliceLayout(0, TILE.layout)
-        )
+        found += scales.of_columns(address, TILE.shape[1], UNITS, gl.SliceLayout(0, TILE.layout))
     return found
 
 

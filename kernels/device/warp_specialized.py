@@ -509,6 +509,5 @@ def matmul_warp_specialized(
             ]
             + ([(produce_scales, (pipeline, tiling))] if SCALED else []),
             [4, 4, 1, 1] if SCALED else [4, 4, 1],
-            [PLAN.consumer_registers, PLAN.consumer_registers, 24]
-            + ([24] if SCALED else []),
+            [PLAN.consumer_registers, PLAN.consumer_registers, 24] + ([24] if SCALED else []),
         )
