@@ -4,8 +4,8 @@
 
 Full width, few layers, random weights in bf16, no language head. Both sides take turns, each call
 is waited for, and the median of the rounds counts: a model's time, with the host's where it shows.
-The products of a row are those of a profiled call: how much of torch's device time they take, and
-what each takes on either side.
+The products of a row are those of a profiled eager call: their device time beside the row's time by
+plain torch, and what each takes on either side.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd import DeviceType
 
 import triton_ext
 from benchmarks import harness
@@ -194,21 +193,19 @@ def timed(case: Case, rounds: int) -> tuple[float, float]:
     return statistics.median(found[0]), statistics.median(found[1])
 
 
-def products(step: Step) -> tuple[dict[str, tuple[int, float]], float]:
-    """How often each product of a step is made, and its device time, seconds; and that of all."""
+def products(step: Step) -> dict[str, tuple[int, float]]:
+    """How often each product of a step is made, and its device time, seconds."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities, record_shapes=True) as profile:
         step()
         torch.cuda.synchronize()
-    averages = profile.key_averages(group_by_input_shape=True)
     found: dict[str, tuple[int, float]] = {}
-    for each in averages:
+    for each in profile.key_averages(group_by_input_shape=True):
         if each.key in PRODUCTS:
             shapes = [shape for shape in each.input_shapes if len(shape) > 1]
             title = f"{each.key[6:]} " + " ".join("x".join(map(str, x)) for x in shapes)
             found[title] = each.count, each.device_time_total * 1e-6
-    kernels = [each for each in averages if each.device_type == DeviceType.CUDA]
-    return found, sum(each.self_device_time_total for each in kernels) * 1e-6
+    return found
 
 
 def measured(rounds: int, only: str) -> Iterator[Row]:
@@ -216,18 +213,17 @@ def measured(rounds: int, only: str) -> Iterator[Row]:
     for name in FAMILIES if only == "all" else [only]:
         for case in cases(name):
             plain, ours = timed(case, rounds)
-            theirs, total = products(case.profiled)
-            mine, _ = products(partial(_dropped_in, case.profiled))
-            largest = sorted(theirs, key=lambda title: -theirs[title][1])
+            theirs = products(case.profiled)
+            mine = products(partial(_dropped_in, case.profiled))
+            largest = sorted(theirs, key=lambda title: -theirs[title][1])[:SHOWN]
+            spent = sum(seconds for _, seconds in theirs.values())
             yield {
                 "model": name, "step": case.step, "mode": case.mode, "plain": plain, "ours": ours,
                 "ratio": plain / ours,
-                "share": sum(seconds for _, seconds in theirs.values()) / total,
-                "gain": sum(seconds for _, seconds in theirs.values())
-                / max(1e-9, sum(mine[title][1] for title in theirs if title in mine)),
+                "share": spent / plain,
+                "gain": spent / max(1e-9, sum(mine[title][1] for title in theirs if title in mine)),
                 "products": {
-                    title: [*theirs[title], mine.get(title, (0, 0.0))[1]]
-                    for title in largest[:SHOWN]
+                    title: [*theirs[title], mine.get(title, (0, 0.0))[1]] for title in largest
                 },
             }  # fmt: skip
         torch.cuda.empty_cache()

@@ -76,7 +76,7 @@ class Tuning:
 
     @property
     def torch_is_faster(self) -> bool:
-        """Whether torch's own product is, clearly."""
+        """Whether torch's own product is."""
         return self.kept.torch_is_faster
 
     @property
