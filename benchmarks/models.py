@@ -93,7 +93,7 @@ class Case(NamedTuple):
 
 
 def _model(family: Family) -> Any:
-    import transformers
+    import transformers  # type: ignore[import-not-found, unused-ignore]
 
     fields = dict(family.fields)
     if family.argument == "input_ids":
@@ -118,7 +118,7 @@ def _dropped_in(step: Step) -> Any:
 
 
 @torch.no_grad()
-def _forward(model: Any, inputs: dict[str, torch.Tensor]) -> Any:
+def _forward(model: Any, inputs: dict[str, Any]) -> Any:
     return model(**inputs)
 
 
@@ -136,12 +136,12 @@ def _graphed(step: Step) -> tuple[Step, Step]:
 
 def _decoding(model: Any, batch: int) -> Step:
     """A token for each sequence of a batch; the place in the cache is the same each time."""
-    from transformers import StaticCache
+    from transformers import StaticCache  # type: ignore[import-not-found, unused-ignore]
 
     cache = StaticCache(model.config, max_cache_len=2 * CONTEXT)
     tokens = torch.randint(1, VOCABULARY, (batch, CONTEXT), device="cuda")
-    _forward(model, {"input_ids": tokens, "past_key_values": cache})  # type: ignore[dict-item]
-    return partial(_forward, model, {"input_ids": tokens[:, :1], "past_key_values": cache})  # type: ignore[dict-item]
+    _forward(model, {"input_ids": tokens, "past_key_values": cache})
+    return partial(_forward, model, {"input_ids": tokens[:, :1], "past_key_values": cache})
 
 
 def cases(name: str) -> Iterator[Case]:
@@ -164,13 +164,13 @@ def cases(name: str) -> Iterator[Case]:
             yield Case(title, "graph", *_graphed(step), step)
     if is_text and family.graphs:
         for batch in (1, 16):
-            step = _decoding(model, batch)
-            yield Case(f"decode {batch}", "graph", *_graphed(step), step)
+            token = _decoding(model, batch)
+            yield Case(f"decode {batch}", "graph", *_graphed(token), token)
     model.train()
     batch, tokens = sizes[-1]
-    step = partial(_trained, model, _inputs(family, batch, tokens))
+    training = partial(_trained, model, _inputs(family, batch, tokens))
     title = f"train {batch}x{tokens}" if tokens else f"train {batch}"
-    yield Case(title, "eager", step, partial(_dropped_in, step), step)
+    yield Case(title, "eager", training, partial(_dropped_in, training), training)
 
 
 def _waited(step: Step) -> float:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-from triton_ext.kernels.element_types import FP32_SCALE_BLOCK, MIXED
+from triton_ext.kernels.element_types import MIXED
 from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.tile import Sm90Tile
@@ -61,14 +59,7 @@ def _scale_registers(product: ProductSpec, tile: Sm90Tile, together: int) -> int
     of_rows = rows * (2 if left == 1 else 1)
     if right == 1:  # each is multiplied with those of the rows: there is nothing to spare
         return together * (of_rows + tile.columns // 4) + SCALE_REGISTERS
-    return together * (of_rows + segments(tile))
-
-
-def segments(tile: Sm90Tile) -> int:
-    """Into how many equal parts a tile's columns are divided, of which each lies in one block of
-    128.
-    """
-    return tile.columns // math.gcd(tile.columns, FP32_SCALE_BLOCK)
+    return together * (of_rows + tile.segments)
 
 
 def _sets_of_sums(product: ProductSpec, tile: Sm90Tile) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.kernels.product import ProductSpec
-from triton_ext.kernels.registers import segments
 from triton_ext.kernels.right_operand import right_columns
 from triton_ext.kernels.tile import PersistentTile, SimpleTile, Sm90Tile, Tile
 
@@ -29,7 +28,7 @@ def scale_words(product: ProductSpec, tile: Sm90Tile) -> tuple[int, int]:
         return 0, 0
     return (
         tile.rows if left == 1 else tile.rows // 64,
-        tile.columns if right == 1 else segments(tile),
+        tile.columns if right == 1 else tile.segments,
     )
 
 
