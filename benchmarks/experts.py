@@ -22,13 +22,13 @@ import torch
 import triton_ext
 from benchmarks import harness
 from benchmarks.harness import Row, Table
-from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from triton_ext.kernels.spec import kernel_spec
 from triton_ext.ops import plans
 from triton_ext.ops.call import Call
 from triton_ext.ops.epilogue import Epilogue
 from triton_ext.ops.products import product
 from triton_ext.ops.quantize import quantize_1x128, quantize_128x128
+from triton_ext.ops.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 
 SHAPES = [
     (4096, 4096, 7168), (4096, 7168, 16384), (4096, 24576, 1536), (4096, 32768, 512),

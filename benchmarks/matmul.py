@@ -49,7 +49,6 @@ from benchmarks.problems import (
     problem_of,
     problems,
 )
-from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from triton_ext.kernels.choice.gpus import model_of
 from triton_ext.kernels.compiled_cache import store
 from triton_ext.kernels.launch import (
@@ -59,6 +58,7 @@ from triton_ext.kernels.launch import (
     launch_plan,
 )
 from triton_ext.kernels.spec import KernelSpec
+from triton_ext.ops.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from triton_ext.ops.rule import fixed_kernels
 
 FLOPS_PER_CLOCK = {2: 4096, 1: 8192}

@@ -37,7 +37,6 @@ from benchmarks.matmul import (
     torch_launches,
 )
 from benchmarks.problems import DRAWN, Problem, drawn_problems, input_sets, problem_of
-from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
 from triton_ext.kernels.choice import sm90
 from triton_ext.kernels.choice.choose import ranked
 from triton_ext.kernels.choice.gpus import MODELS, GpuModel, model_of
@@ -45,6 +44,7 @@ from triton_ext.kernels.launch import compile_matmul
 from triton_ext.kernels.rasterization import ORDERS
 from triton_ext.kernels.spec import KernelSpec, read_spec
 from triton_ext.kernels.tile import SimpleTile
+from triton_ext.ops.replay import graph_of, launches_in_graph, replayed_seconds
 
 ROUNDS = 3
 DEEP = 8

@@ -331,7 +331,7 @@ def workloads() -> list[Workload]:
 
 def measure(work: Workload) -> Row:
     """The median seconds of a launch, with the L2 cache full of other inputs."""
-    from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
+    from triton_ext.ops.replay import graph_of, launches_in_graph, replayed_seconds
 
     sets = work.sets
     launches = [work.prepare("cuda") for _ in range(sets)]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-from triton_ext.kernels.element_types import FP32_SCALE_BLOCK, MIXED
+from triton_ext.kernels.element_types import MIXED
 from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.tile import Sm90Tile
@@ -52,22 +50,16 @@ SCALE_REGISTERS = 24
 began to spill."""
 
 
-def _scale_registers(product: ProductSpec, tile: Sm90Tile, run: int) -> int:
-    """The registers of a thread that the fp32 scales take of runs of so many products: of one, and
-    of the next; where each column has its own, of one.
-    """
+def _scale_registers(product: ProductSpec, tile: Sm90Tile, together: int) -> int:
+    """The registers of a thread that the fp32 scales take of so many products."""
     left, right = product.scale_rows[:: -1 if tile.swap_ab else 1]
-    if right == 1:
-        return tile.columns // 4 * run + SCALE_REGISTERS
+    if not left:
+        return 0
     rows = tile.rows // max(1, tile.sharing_consumers) // 64
-    return 2 * run * (rows * (2 if left == 1 else 1) + segments(tile)) if left else 0
-
-
-def segments(tile: Sm90Tile) -> int:
-    """Into how many equal parts a tile's columns are divided, of which each lies in one block of
-    128.
-    """
-    return tile.columns // math.gcd(tile.columns, FP32_SCALE_BLOCK)
+    of_rows = rows * (2 if left == 1 else 1)
+    if right == 1:  # each is multiplied with those of the rows: there is nothing to spare
+        return together * (of_rows + tile.columns // 4) + SCALE_REGISTERS
+    return together * (of_rows + tile.segments)
 
 
 def _sets_of_sums(product: ProductSpec, tile: Sm90Tile) -> int:
@@ -75,8 +67,8 @@ def _sets_of_sums(product: ProductSpec, tile: Sm90Tile) -> int:
     the sums of all, those that are added to them, and those that are being made meanwhile.
     """
     room, own = FP32_REGISTERS.get(tile.consumers, 0), max(1, sums(tile))
-    for sets, run in ((3, FP32_RUN), (2, 1)):  # with two, products are not made in runs
-        scales = max(0, _scale_registers(product, tile, run) - SCALE_REGISTERS)
+    for sets in (3, 2):
+        scales = max(0, _scale_registers(product, tile, sets - 1) - SCALE_REGISTERS)
         if own * sets + scales <= room:
             return sets
     return 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.right_operand import right_columns
-from triton_ext.kernels.tile import PersistentTile, SimpleTile, Tile
+from triton_ext.kernels.tile import PersistentTile, SimpleTile, Sm90Tile, Tile
 
 BARRIERS = 1024
 """The bytes that are left for barriers."""
@@ -15,7 +15,21 @@ def stage_bytes(product: ProductSpec, tile: PersistentTile) -> int:
     """What the tiles of A and B, and their scales, take for one product."""
     rows_of_both = tile.rows + right_columns(product, tile) // tile.cta_group
     operands = rows_of_both * tile.block_k * product.element_bytes
-    return operands + (tile.rows + tile.columns) * product.scales(tile.block_k)
+    scales = (tile.rows + tile.columns) * product.scales(tile.block_k)
+    if isinstance(tile, Sm90Tile):
+        scales += -(-sum(scale_words(product, tile)) // 4) * 16
+    return operands + scales
+
+
+def scale_words(product: ProductSpec, tile: Sm90Tile) -> tuple[int, int]:
+    """How many fp32 scales a block's tile has for one product, of rows and of columns."""
+    left, right = product.scale_rows[:: -1 if tile.swap_ab else 1]
+    if not left:
+        return 0, 0
+    return (
+        tile.rows if left == 1 else tile.rows // 64,
+        tile.columns if right == 1 else tile.segments,
+    )
 
 
 def buffer_bytes(product: ProductSpec, tile: PersistentTile) -> int:

@@ -9,8 +9,11 @@ swapped; its tile's rows, and the columns of the right one's, are those of what 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
+
+from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
 
 LEAST_K = 4
 """How many products of tiles a part of a tile has at least, or about, if a block has two parts."""
@@ -88,6 +91,13 @@ class SpecializedTile:
     def columns(self) -> int:
         """Columns of the tile of the right operand: B, or A transposed if they are swapped."""
         return self.block_m if self.swap_ab else self.block_n
+
+    @functools.cached_property
+    def segments(self) -> int:
+        """Into how many equal parts its columns are divided, of which each lies in one block of
+        128.
+        """
+        return self.columns // math.gcd(self.columns, FP32_SCALE_BLOCK)
 
     @functools.cached_property
     def c_columns(self) -> int:

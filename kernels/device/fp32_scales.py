@@ -1,8 +1,9 @@
 """fp32 scales of the blocks of A and B, by which sums of 128 products along K are multiplied.
 
 Each operand has a scale for each 128 elements along K: of each of its rows (columns of B), or of
-each 128 of them. They are read where they lie, by plain loads: a thread needs those of its rows and
-columns alone, and asks for them before it waits for the tiles, so that they come meanwhile.
+each 128 of them. They are read where they lie. On Blackwell a thread loads those of its rows and
+columns before it waits for the sums; on Hopper a warp copies them beside the tiles
+(`staged_scales`).
 """
 
 # Gluon functions: their arguments are values of the compiler, not of Python, and a tuple that grows
@@ -65,6 +66,11 @@ class ScaleMatrix:
         """
         rows = off + gl.arange(0, LENGTH, LAYOUT)
         return gl.load(self.at(matrix, rows, k), mask=rows < self.rows, other=0.0)
+
+    @gluon.jit
+    def next_block(self):
+        """How many elements lie from a block along K to the next."""
+        return gl.to_tensor(1) if self.K_MAJOR else self.step
 
     @gluon.jit
     def one(self, matrix, off, k):

@@ -30,6 +30,7 @@ from triton_ext.kernels.device.clusters import OWN, block_of_cluster
 from triton_ext.kernels.device.fp32_scales import Fp32Scales
 from triton_ext.kernels.device.matrices import load_tile
 from triton_ext.kernels.device.peers import Peers
+from triton_ext.kernels.device.staged_scales import ARRIVALS, StagedScales, own_address
 
 ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
 """Whether Triton ends a kernel in a cluster with a barrier of the cluster; 3.8 does so for pairs of
@@ -153,7 +154,8 @@ class Pipeline:
         ready, free: the barriers.
         PLAN: the kernel's `SpecializedPlan`.
         scales: those of the tiles, which come with them; None if they are not block-scaled.
-        fp32_scales: those by which sums of a K tile are multiplied; or None.
+        fp32_scales: those by which sums of a K tile are multiplied, in memory; or None.
+        staged: the same on Hopper, beside the tiles; or None.
     """
 
     a_tiles: gl.shared_memory_descriptor
@@ -163,6 +165,7 @@ class Pipeline:
     PLAN: gl.constexpr
     scales: BlockScales | gl.constexpr
     fp32_scales: Fp32Scales | gl.constexpr
+    staged: StagedScales | gl.constexpr
 
     @gluon.jit
     def first(self):
@@ -232,6 +235,23 @@ class Pipeline:
             scales.fill(slot.index, work, k, barrier)
 
     @gluon.jit
+    def fill_scales(self, slot, work):
+        """Wait until the slots of a tile are free, one after the other, and start the copies of its
+        fp32 scales; the slot behind.
+        """
+        columns, rows = self.staged.sources(
+            work, self.PLAN.tile.sharing_consumers, self.a_tiles.shape[1],
+            self.PLAN.scaled_together[1],
+        )  # fmt: skip
+        for _ in range(work.k_first, work.k_end):
+            self.wait_free(slot)
+            columns, rows = self.staged.fill(
+                columns, rows, slot.index, self.ready.index(slot.index)
+            )
+            slot = slot.next()
+        return slot
+
+    @gluon.jit
     def wait_free(self, slot):
         """Wait until the slot's last tiles have been read; passes in the first turn."""
         mbarrier.wait(self.free.index(slot.index), slot.phase ^ 1)
@@ -257,6 +277,8 @@ class Pipeline:
     def reader(self):
         """For a consumer warpgroup on Hopper."""
         threads = gl.arange(0, 128, threads_layout(gl.num_ctas()))
+        if self.staged is not None:  # each warp has read them
+            threads = threads % 32
         ready = gl.to_tensor(0)
         if HAS_ASSEMBLY:
             block = block_of_cluster()
@@ -266,7 +288,10 @@ class Pipeline:
                 threads = copiers_of(threads, free, block, self.PLAN.tile.cluster_n)
             else:
                 threads = gl.where(threads == 0, free, 0)
-        return Reader(self, ready, threads)
+        scales = gl.to_tensor(0)
+        if self.staged is not None:
+            scales = own_address(self.staged.words)
+        return Reader(self, ready, threads, scales)
 
 
 @aggregate
@@ -277,11 +302,13 @@ class Reader:
         ready: the address of the first of these barriers.
         listeners: for each thread, the address of the first barrier `free` of a block that copies
             into the buffers, or 0.
+        scales: the address of the first buffer's scales, if there are any.
     """
 
     pipeline: Pipeline
     ready: gl.tensor
     listeners: gl.tensor
+    scales: gl.tensor
 
     @gluon.jit
     def wait(self, slot):
@@ -308,7 +335,7 @@ class Reader:
 
 
 @gluon.jit
-def pipeline_of(a_tiles, b_tiles, fp32_scales, PLAN: gl.constexpr):
+def pipeline_of(a_tiles, b_tiles, staged, PLAN: gl.constexpr):
     """A pipeline of these buffers on Hopper, with its barriers; see `Pipeline`."""
     STAGES: gl.constexpr = PLAN.tile.stages
     COPIERS: gl.constexpr = (
@@ -316,7 +343,9 @@ def pipeline_of(a_tiles, b_tiles, fp32_scales, PLAN: gl.constexpr):
     )
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
+    FILLED: gl.constexpr = 1 if staged is None else 1 + ARRIVALS
+    WARPS: gl.constexpr = 1 if staged is None else 4
     for each in gl.static_range(STAGES):
-        mbarrier.init(ready.index(each), count=1)
-        mbarrier.init(free.index(each), count=PLAN.tile.sharing_consumers * COPIERS)
-    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, None, fp32_scales)
+        mbarrier.init(ready.index(each), count=FILLED)
+        mbarrier.init(free.index(each), count=PLAN.tile.sharing_consumers * COPIERS * WARPS)
+    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, None, None, staged)

@@ -148,9 +148,7 @@ def multiply_range(acc, reader, work, slot, k_first, k_end, first, WHICH: gl.con
     the one before it runs, or, if there is one partial sum, while the other consumer's runs.
     """
     PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
-    if is_ahead(reader.pipeline.PLAN.product):
-        acc, slot, k_first = multiply_ahead(acc, reader, work, slot, k_first, k_end, WHICH)
-    elif PARTIALS > 1:
+    if PARTIALS > 1:
         runs = k_end - (k_end - k_first) % RUN
         for k in range(k_first, runs, RUN):
             acc, slot = multiply_run(acc, reader, work, slot, k, False, WHICH, RUN)
@@ -160,75 +158,21 @@ def multiply_range(acc, reader, work, slot, k_first, k_end, first, WHICH: gl.con
     return acc, slot
 
 
-@gluon.constexpr_function
-def is_ahead(product):
-    """Whether scales are asked for a run of products ahead: where a thread has few of them. (Where
-    each column has its own, they would take the registers of the sums.)
-    """
-    return product is not None and product.scales is not None and not product.scales.columns_each
-
-
 @gluon.jit
-def multiply_ahead(acc, reader, work, slot, k_first, k_end, WHICH: gl.constexpr):
-    """All whole runs of products in a range of K, while the scales of the next run come: those of
-    one that begins after it would be waited for, as the L2 cache takes as long as a product.
-
-    Returns:
-        The first K tile that is left, behind the sums and the slot.
-    """
-    PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
-    STEPS: gl.constexpr = RUN if PARTIALS > 1 else 1
-    runs = k_end - (k_end - k_first) % STEPS
-    coming = scales_of_run(acc, reader.pipeline, work, k_first, STEPS)
-    for k in range(k_first, runs, STEPS):
-        own = coming
-        coming = scales_of_run(acc, reader.pipeline, work, k + STEPS, STEPS)
-        acc, slot = multiply_scaled(acc, reader, own, slot, WHICH, STEPS)
-    return acc, slot, gl.maximum(runs, k_first)
-
-
-@gluon.jit
-def scales_of_run(acc, pipeline, work, k, STEPS: gl.constexpr):
-    """The scales for so many K tiles, from k on, one after the other; behind the last one, its."""
+def scales_of(acc, reader, slot, WHICH: gl.constexpr):
+    """The scales of a slot's rows and columns: a tuple, empty if there are none."""
     found = ()
-    last = pipeline.fp32_scales.left.along - 1
-    for i in gl.static_range(STEPS):
-        found += scales_of(acc, pipeline, work, gl.minimum(k + i, last))
-    return found
-
-
-@gluon.jit
-def multiply_scaled(acc, reader, scales, slot, WHICH: gl.constexpr, STEPS: gl.constexpr):
-    """So many products, whose scales are there."""
-    EACH: gl.constexpr = len(scales) // STEPS
-    for i in gl.static_range(STEPS):
-        added = ()
-        if i > 0:
-            added += scales[(i - 1) * EACH : i * EACH]
-        if i == STEPS - 1:
-            added += scales[i * EACH : (i + 1) * EACH]
-        reader.wait(slot)
-        acc = acc.multiply(reader.pipeline, slot, added, WHICH, i, STEPS)
-        if i > 0:
-            reader.release(slot.previous(), True)
-        slot = slot.next()
-    reader.release(slot.previous(), True)
-    return acc, slot
-
-
-@gluon.jit
-def scales_of(acc, pipeline, work, k):
-    """The scales of a tile's rows and columns for K tile k: a tuple, empty if there are none."""
-    found = ()
-    scales = pipeline.fp32_scales
+    pipeline = reader.pipeline
+    scales = pipeline.staged
     if scales is not None:
-        PRODUCT: gl.constexpr = pipeline.PLAN.product
+        address = reader.scales + slot.index * scales.BYTES
         TILE: gl.constexpr = acc.sums[0].type
-        UNITS: gl.constexpr = len(acc.sums) // (1 + partial_sums(PRODUCT))
-        found += scales.of_rows(work, k, TILE.shape[0], 64, gl.SliceLayout(1, TILE.layout))
-        found += scales.of_columns(
-            work, k, TILE.shape[1], UNITS, PRODUCT.scales.segment, gl.SliceLayout(0, TILE.layout)
+        PARTS: gl.constexpr = pipeline.PLAN.tile.sharing_consumers
+        UNITS: gl.constexpr = len(acc.sums) // (1 + partial_sums(pipeline.PLAN.product))
+        found += scales.of_rows(
+            address, WHICH % PARTS, PARTS, TILE.shape[0], gl.SliceLayout(1, TILE.layout)
         )
+        found += scales.of_columns(address, TILE.shape[1], UNITS, gl.SliceLayout(0, TILE.layout))
     return found
 
 
@@ -249,12 +193,12 @@ def multiply_run(acc, reader, work, slot, k, is_later, WHICH: gl.constexpr,
     PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
     before = ()
     for i in gl.static_range(STEPS):
-        own = scales_of(acc, reader.pipeline, work, k + i)
+        reader.wait(slot)
+        own = scales_of(acc, reader, slot, WHICH)
         added = before
         if i == STEPS - 1:
             added += own
         before = own
-        reader.wait(slot)
         clear_tail(reader.pipeline, slot, work, k + i, WHICH)
         acc = acc.multiply(reader.pipeline, slot, added, WHICH, i, STEPS)
         if PARTIALS == 0:

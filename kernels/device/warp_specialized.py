@@ -49,6 +49,7 @@ from triton_ext.kernels.device.matrices import (
 from triton_ext.kernels.device.peers import peers_of, products_of
 from triton_ext.kernels.device.pipeline import Operands, allocate_barriers, pipeline_of
 from triton_ext.kernels.device.scheduler import Tiling
+from triton_ext.kernels.device.staged_scales import staged_scales_of
 from triton_ext.kernels.device.sums import multiply_range, partial_sums, piece_of, zero_sums
 
 LAUNCH_DEPENDENTS = gl.constexpr("""{
@@ -157,6 +158,22 @@ def produce_groups(operands, pipeline, groups):
         turn = groups.next(turn)
     if pipeline.PLAN.tile.shares_tiles:
         pipeline.end(slot)
+
+
+@gluon.jit
+def produce_scales(pipeline, tiling):
+    """The warp that copies fp32 scales of the tiles."""
+    gdc_wait()
+    slot = pipeline.first()
+    if pipeline.PLAN.groups is None:
+        tiles = tiling.tiles_m * tiling.tiles_n
+        for step in range(tiling.steps(tiles)):
+            slot = pipeline.fill_scales(slot, tiling.work(step, tiles, False))
+    else:
+        turn = tiling.first()
+        while turn.more:
+            slot = pipeline.fill_scales(slot, tiling.work(turn))
+            turn = tiling.next(turn)
 
 
 @gluon.jit
@@ -407,7 +424,7 @@ def matmul_warp_specialized(
         c_desc.dtype, [TILE.consumers * TILE.c_buffers, ROWS, C_COLUMNS], PLAN.c
     )
     scales = fp32_scales_of(values, size_m, size_n, num_k, left_step, right_step, PLAN)
-    pipeline = pipeline_of(a_tiles, b_tiles, scales, PLAN)
+    pipeline = pipeline_of(a_tiles, b_tiles, staged_scales_of(scales, PLAN), PLAN)
     if TILE.loaded_rows > 0:
         used = TILE.stages
         if not is_batched(c_desc):
@@ -460,14 +477,16 @@ def matmul_warp_specialized(
     if PLAN.groups is not None:
         tiling = groups_of(values, tiling, a_desc, b_desc, c_desc, k_extent, PLAN)
     # The arguments are written out: a tuple in a variable would turn constants into values.
+    SCALED: gl.constexpr = PLAN.fp32_scales is not None
     if TILE.consumers == 1:
         gl.warp_specialize(
             [
                 (consume, (epilogue, pipeline, turns, tiling, 0)),
                 (produce, (operands, pipeline, tiling)),
-            ],
-            [1],
-            [24],
+            ]
+            + ([(produce_scales, (pipeline, tiling))] if SCALED else []),
+            [1, 1] if SCALED else [1],
+            [24, 24] if SCALED else [24],
         )
     elif TILE.consumers == 2:
         gl.warp_specialize(
@@ -475,9 +494,10 @@ def matmul_warp_specialized(
                 (consume, (epilogue, pipeline, turns, tiling, 0)),
                 (consume, (epilogue, pipeline, turns, tiling, 1)),
                 (produce, (operands, pipeline, tiling)),
-            ],
-            [4, 1],
-            [PLAN.consumer_registers, 24],
+            ]
+            + ([(produce_scales, (pipeline, tiling))] if SCALED else []),
+            [4, 1, 1] if SCALED else [4, 1],
+            [PLAN.consumer_registers, 24, 24] if SCALED else [PLAN.consumer_registers, 24],
         )
     else:
         gl.warp_specialize(
@@ -486,7 +506,8 @@ def matmul_warp_specialized(
                 (consume, (epilogue, pipeline, turns, tiling, 1)),
                 (consume, (epilogue, pipeline, turns, tiling, 2)),
                 (produce, (operands, pipeline, tiling)),
-            ],
-            [4, 4, 1],
-            [PLAN.consumer_registers, PLAN.consumer_registers, 24],
+            ]
+            + ([(produce_scales, (pipeline, tiling))] if SCALED else []),
+            [4, 4, 1, 1] if SCALED else [4, 4, 1],
+            [PLAN.consumer_registers, PLAN.consumer_registers, 24] + ([24] if SCALED else []),
         )

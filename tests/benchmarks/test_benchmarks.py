@@ -27,7 +27,7 @@ from triton_ext.kernels.product import ProductSpec
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
-from benchmarks import fit, harness, matmul, plots, replay, timeline
+from benchmarks import fit, harness, matmul, plots, timeline
 from benchmarks.gpu_state import GpuState, Watch
 from benchmarks.harness import Table
 from benchmarks.matmul import GOAL, LOWEST, summary
@@ -40,7 +40,8 @@ from benchmarks.problems import (
     problem_of,
     problems,
 )
-from benchmarks.replay import launches_in_graph
+from triton_ext.ops import replay
+from triton_ext.ops.replay import launches_in_graph
 
 
 def test_problems_are_those_of_the_issue():

@@ -546,6 +546,28 @@ def test_products_accumulated_in_fp32_overlap(fields, partial_sums, tmp_path):
     assert "serialized" not in said
 
 
+@pytest.mark.skipif(not candidates.is_new(), reason="needs Triton 3.9")
+@pytest.mark.parametrize(
+    "fields", [{"block_n": 128}, {"block_n": 192, "c_parts": 3}], ids=["in turn", "one by one"]
+)
+def test_no_consumer_waits_for_scales_in_memory(fields, tmp_path):
+    """They come with the tiles, and take no more registers than there are."""
+    pytest.importorskip("triton")
+    from triton_ext.kernels.launch import compile_matmul
+
+    scales = {"a_scale_rows": 1, "b_scale_rows": 128}
+    config = kernel_spec(
+        90, "e4m3", block_k=128, fp32_accumulation=True, out_type="bf16", consumers=2,
+        **scales, **fields,
+    )  # fmt: skip
+    text = compile_matmul(config).asm["ptx"]
+    assert "ld.global" not in text
+    assert "cp.async.ca.shared.global" in text
+    said = said_by_ptxas(text, tmp_path)
+    assert "0 bytes spill stores, 0 bytes spill loads" in said
+    assert "serialized" not in said
+
+
 def said_by_ptxas(text, folder):
     """What ptxas says of a kernel for sm_90."""
     compiler = pytest.importorskip("triton.backends.nvidia.compiler")

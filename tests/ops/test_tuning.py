@@ -432,7 +432,7 @@ def test_the_environment_says_so_too(measured, monkeypatch):
         assert len(measured.problems) == number
 
 
-@pytest.mark.parametrize(("torch_seconds", "is_left"), [(0.97, True), (0.99, False), (1.5, False)])
+@pytest.mark.parametrize(("torch_seconds", "is_left"), [(0.99, True), (1.0, False), (1.5, False)])
 def test_a_drop_in_leaves_what_torch_makes_faster(measured, used, torch_seconds, is_left):
     measured.torch_seconds = torch_seconds  # ours takes 1.0
     a, b, bias = torch.randn(64, 72).half(), torch.randn(40, 72).half(), torch.randn(40).half()

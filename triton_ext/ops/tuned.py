@@ -36,9 +36,6 @@ FORMAT = 1
 MAX_BYTES = 1 << 24
 """A larger file is taken for damaged: an entry has about 300 bytes."""
 
-CLEARLY = 1.02
-"""torch's product is the faster one if ours takes more than so many times as long."""
-
 
 class Tuned(NamedTuple):
     """What was measured of a problem.
@@ -56,7 +53,7 @@ class Tuned(NamedTuple):
     @property
     def torch_is_faster(self) -> bool:
         """Whether it is better left to torch."""
-        return self.torch_seconds is not None and self.seconds > CLEARLY * self.torch_seconds
+        return self.torch_seconds is not None and self.seconds > self.torch_seconds
 
 
 _lock = threading.Lock()

@@ -24,6 +24,7 @@ from triton_ext.ops.checks import check_operands, check_types
 from triton_ext.ops.device import Gpu, require_gpu
 from triton_ext.ops.operands import aligned_empty, memory_size, readable_copy
 from triton_ext.ops.planning import Description, described, planned
+from triton_ext.ops.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from triton_ext.ops.shapes import one_matrix
 from triton_ext.ops.suspension import suspended
 from triton_ext.ops.types import HALF_TYPES
@@ -32,13 +33,7 @@ CANDIDATES, FEW = 12, 4
 """How many configurations are measured unless asked for others, and where every product is: of 357
 drawn ones of 16 bits on an H200, 0.8 % were below 0.97 of cuBLAS in the best of four, and in that
 of twelve; 4.2 % in the first. (Of 1,114 on an H100, by an older model: 3.8, 3.0 and 7.2 %.)"""
-ROUNDS, WARM_ROUNDS = 8, 24
-HOST_SECONDS = 1.5e-5
-"""What the host takes to launch one, about."""
-ROUND_SECONDS = 1.5e-3
-"""About how long the launches of a configuration take in a round, if one is shorter than that."""
-SLEEP_CYCLES = 3_000_000
-"""For how long the GPU waits for the host: 64 launches take it less than 1.5 ms."""
+ROUNDS = 8
 MAX_INPUT_SETS = 16
 _one_at_a_time = threading.Lock()
 
@@ -81,7 +76,7 @@ class Tuning:
 
     @property
     def torch_is_faster(self) -> bool:
-        """Whether torch's own product is, clearly."""
+        """Whether torch's own product is."""
         return self.kept.torch_is_faster
 
     @property
@@ -252,33 +247,12 @@ def _torchs_launch(sets: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Callable[[i
 def device_seconds(
     runs: Sequence[Callable[[int], None]], sets: int, estimate: float
 ) -> list[float]:
-    """Medians over rounds, in each of which the launches of each kind are timed once.
-
-    If one takes longer than the host to launch it, there is no pause, so that clock and power are
-    those of a GPU that is busy with such products: on one that rests, others may win. Else the GPU
-    sleeps while the host prepares them. (In a graph, each launch would have a workspace of its own,
-    and time would pass with making it zero.)
+    """What a stream of such launches sees: medians over rounds of CUDA graphs that are replayed in
+    turn, on a GPU that is kept busy. No host time is in them; a launch that divides K has a
+    workspace of its own, and its zeros are.
     """
-    count = max(sets, min(64, int(ROUND_SECONDS / estimate)))
-    for run in runs:
-        run(0)  # compiles
-    is_busy = estimate > HOST_SECONDS
-    rounds = ROUNDS + (WARM_ROUNDS if is_busy else 0)
-    events: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in runs]
-    for number in range(rounds):
-        order = list(zip(runs, events, strict=True))
-        for run, found in order if number % 2 else reversed(order):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            if not is_busy:
-                torch.cuda.synchronize()
-                torch.cuda._sleep(SLEEP_CYCLES)
-            start.record()
-            for i in range(count):
-                run(i)
-            end.record()
-            found.append((start, end))
-    torch.cuda.synchronize()
-    return [
-        statistics.median(start.elapsed_time(end) for start, end in found[-ROUNDS:]) * 1e-3 / count
-        for found in events
-    ]
+    count = launches_in_graph(estimate, sets)
+    graphs = {str(i): graph_of(run, count) for i, run in enumerate(runs)}
+    warm_up(graphs)
+    times = replayed_seconds(graphs, ROUNDS)
+    return [statistics.median(found) / count for found in times.values()]

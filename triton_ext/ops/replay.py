@@ -35,7 +35,7 @@ def graph_of(launch: Callable[[int], None], count: int) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     gc.disable()  # a kernel that it frees is unloaded, which no stream allows while it is captured
     try:
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             for i in range(count):
                 launch(i)
     finally:
