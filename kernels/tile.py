@@ -62,9 +62,9 @@ class SpecializedTile:
             On sm_90 each of them copies some boxes of it to all; needs Triton 3.9.
         split_k: into how many parts along K the tiles of an incomplete last wave may be cut; those
             of clusters need Triton 3.9.
-        c_parts: how many pieces of a consumer's part of the tile of C are stored one by one; of as
-            many columns as a power of two.
-        c_buffers: how many pieces are in shared memory at the same time.
+        c_parts: in how many pieces a consumer's part of the tile is read one by one; of as many
+            columns as a power of two. Each is a piece of C, or two are if the product is gated.
+        c_buffers: how many pieces of C are in shared memory at the same time.
     """
 
     num_warps: ClassVar[int] = 4
