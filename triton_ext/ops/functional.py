@@ -33,12 +33,13 @@ from triton_ext.ops.epilogue import (
     sum_epilogue,
 )
 from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangents
+from triton_ext.ops.gates import Gate
 from triton_ext.ops.products import product
 from triton_ext.ops.scales import blocks_of, have_blocks
 from triton_ext.ops.shapes import canonical
 from triton_ext.ops.types import SCALE_LENGTHS, bias_type
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"] | Gate
 Fallback = Literal["torch"]
 Scales = Tensor | Sequence[Tensor]
 
@@ -67,6 +68,11 @@ def matmul(
     beside these) are torch's own operations after the kernel, on the product as it was rounded to
     the output's type.
 
+    A gated activation makes (..., M, N / 2) of the product in the kernel: the first half of the
+    columns, the gate, by silu ("swiglu"), gelu ("geglu") or relu ("reglu"), times the second half,
+    up; or, with "swiglu_interleaved" and so on, of each two neighbours. The sums are never stored:
+    for a gradient they are made again.
+
     Memory beyond the output: a copy of an operand that TMA can read neither by rows nor by columns
     (rows or columns, and matrices of a batch, must start at multiples of 16 bytes, rows or columns
     be contiguous; of fp32, on sm_90 also of fp8 and int8, the K dimension); of a batch that is
@@ -83,7 +89,8 @@ def matmul(
             slow.
         b: (..., K, N) or (K,), likewise.
         bias: what can be broadcast to the output, of its type; bf16 for an output of fp8.
-        activation: "relu", "gelu" (with erf), "gelu_tanh" or "silu".
+        activation: "relu", "gelu" (with erf), "gelu_tanh" or "silu"; or gated: N must be even
+            then, the bias is for N columns, and there is no residual.
         residual: what can be broadcast to the output, of its type.
         beta: what the residual is multiplied with; if 0, the residual is not read, and its gradient
             is zero.
@@ -96,7 +103,8 @@ def matmul(
         fallback: "torch" to leave to PyTorch what there are no kernels for (types, devices).
 
     Returns:
-        (..., M, N), contiguous (``out``, if given); without M if a is a vector, without N if b is.
+        (..., M, N), contiguous (``out``, if given); without M if a is a vector, without N if b is;
+        (..., M, N / 2) with a gated activation.
 
     Raises:
         UnsupportedDeviceError: the tensors are on another device.
@@ -121,7 +129,7 @@ def _made(call: Call, fallback: Fallback | None = None) -> Tensor:
     else:
         bare, gradient = is_bare(call), wants_gradient(call)
         plain, shape, late = canonical(call, gradient)
-        if call.out is not None:
+        if call.out is not None and late.gate is None:
             _resize(call.out, shape)
         made = multiply(plain, bare, gradient)
         made = made if made.shape == shape else made.view(shape)
@@ -153,6 +161,9 @@ def linear(
 ) -> Tensor:
     """``activation(input @ weight.T + bias)``, as ``torch.nn.functional.linear``.
 
+    With ``activation="swiglu"`` it is the first half of a transformer's feed-forward block, given
+    the weights of gate and up one after the other (or in turns: "swiglu_interleaved").
+
     Args:
         input: (..., K).
         weight: (N, K), or (K,).
@@ -160,7 +171,7 @@ def linear(
         activation, out_dtype, fallback: as for `matmul`.
 
     Returns:
-        (..., N); (...) if weight is a vector.
+        (..., N); (...) if weight is a vector; (..., N / 2) with a gated activation.
     """
     check_kind("weight", weight, Tensor)
     if weight.dim() > 2:

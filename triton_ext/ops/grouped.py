@@ -16,6 +16,8 @@ from triton_ext.ops.eager import repeated
 from triton_ext.ops.epilogue import Epilogue
 from triton_ext.ops.forward_mode import refuse_tangents
 from triton_ext.ops.functional import matmul
+from triton_ext.ops.gated import gradient_of_sums
+from triton_ext.ops.gates import GATES, Gate
 from triton_ext.ops.scales import have_blocks
 from triton_ext.ops.types import output_type
 
@@ -28,6 +30,7 @@ def grouped_mm(
     offs: Tensor | None = None,
     *,
     counts: Tensor | None = None,
+    activation: Gate | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Products of groups in one launch, as ``torch.nn.functional.grouped_mm``.
@@ -55,15 +58,18 @@ def grouped_mm(
         a, b: as above, of a type and on a device as for `matmul`; those that divide K of 16 bits.
         offs: (G,), int32, ascending: where each group ends.
         counts: (G,), int32: how many rows of each a[g] there are, of batches alone.
+        activation: gated, as for `matmul`: of N columns N / 2 are left. Where b is (G, K, N).
         out_dtype: as for `matmul`.
 
     Raises:
         UnsupportedDeviceError, LayoutError: as for `matmul`.
     """
     ends = _ends(a, b, offs, counts)
+    if activation is not None and not (isinstance(activation, str) and activation in GATES):
+        raise LayoutError("activation", activation, f"must be None, or one of {sorted(GATES)}")
     if ends is None:
-        return matmul(a, b, out_dtype=out_dtype)
-    return _made(Call(a, b, Epilogue(offs=ends), out_dtype))
+        return matmul(a, b, activation=activation, out_dtype=out_dtype)
+    return _made(Call(a, b, Epilogue(activation=activation, offs=ends), out_dtype))
 
 
 def scaled_grouped_mm(
@@ -186,7 +192,7 @@ def _made(call: Call) -> Tensor:
             call.a, call.b, epilogue.offs, *scales, call.dtype, not epilogue.fp32_accumulation
         )
     else:
-        made = operator(call.a, call.b, epilogue.offs, call.out_dtype)
+        made = operator(call.a, call.b, epilogue.offs, call.out_dtype, epilogue.activation)
     result: Tensor = made
     return result
 
@@ -194,8 +200,12 @@ def _made(call: Call) -> Tensor:
 # ------------------------------------------------------------------------------- operators
 
 
-def _grouped_mm(a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
-    return products.product(Call(a, b, Epilogue(offs=offs), out_dtype))
+def _grouped_mm(
+    a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None,
+    activation: str | None = None,
+) -> Tensor:  # fmt: skip
+    epilogue = Epilogue(activation=activation, offs=offs)
+    return products.product(Call(a, b, epilogue, out_dtype))
 
 
 def _scaled_grouped_mm(
@@ -209,8 +219,11 @@ def _scaled_grouped_mm(
     return products.product(Call(a, b, epilogue, out_dtype))
 
 
-def _fake(a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
-    call = Call(a, b, Epilogue(offs=offs), out_dtype)
+def _fake(
+    a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None,
+    activation: str | None = None,
+) -> Tensor:  # fmt: skip
+    call = Call(a, b, Epilogue(activation=activation, offs=offs), out_dtype)
     checks.check_groups(call)
     return a.new_empty(call.shape, dtype=out_dtype or output_type(a.dtype))
 
@@ -231,7 +244,8 @@ def _register(schema: str, made: Any, fake: Any) -> Any:
 
 
 operator = _register(
-    "grouped_mm(Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None) -> Tensor",
+    "grouped_mm(Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None,"
+    " str? activation=None) -> Tensor",
     _grouped_mm,
     _fake,
 )
@@ -244,21 +258,25 @@ scaled_operator = _register(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, offs, *_ = inputs
+    a, b, offs, _, activation = inputs
     if a.dim() == b.dim() == 3:
         raise RuntimeError("triton_ext has no gradient of products with counts")
     needs_a, needs_b, *_ = ctx.needs_input_grad
-    ctx.save_for_backward(a if needs_b else None, b if needs_a else None, offs)
-    ctx.type = a.dtype
+    gated = activation is not None
+    ctx.save_for_backward(a if needs_b or gated else None, b if needs_a or gated else None, offs)
+    ctx.type, ctx.gate = a.dtype, activation
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Each gradient is again a product of the same groups."""
+    """Each gradient is again a product of the same groups; so are the sums before a gate."""
     a, b, offs = ctx.saved_tensors
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    if ctx.gate is not None:
+        grad = gradient_of_sums(operator(a, b, offs, grad.dtype), grad, ctx.gate)
     grad = grad.to(ctx.type)
-    grad_a = None if b is None else operator(grad, b.mT, offs)
-    grad_b = None if a is None else operator(a.mT, grad, offs)
-    return grad_a, grad_b, None, None
+    grad_a = operator(grad, b.mT, offs) if needs_a else None
+    grad_b = operator(a.mT, grad, offs) if needs_b else None
+    return grad_a, grad_b, None, None, None
 
 
 torch.library.register_autograd(operator, _backward, setup_context=_keep, lib=_library)

@@ -22,6 +22,7 @@ from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
 from triton_ext.ops import registered
+from triton_ext.ops.gates import GATES
 from triton_ext.ops.types import FP8_TYPES
 
 Placements = list[Placement | None]
@@ -75,6 +76,11 @@ def _summands(letters: str, bias: Any, residual: Any) -> list[str | None]:
     return summands
 
 
+def _letters(output: str, activation: str | None) -> str:
+    """Which dimensions may be sharded: not the columns of gate and up, which are apart."""
+    return output.replace("n", "") if activation in GATES else output
+
+
 @register_sharding(registered.mm)  # type: ignore[untyped-decorator]
 def _mm(
     a: Any,
@@ -89,7 +95,9 @@ def _mm(
     linear = activation is None and out_dtype not in FP8_TYPES
     return [
         (out, [*placed, added[0], None, None, added[1], None, None])
-        for out, placed, added in _rules("mn", ("mk", "kn"), added, letters="mn", linear=linear)
+        for out, placed, added in _rules(
+            "mn", ("mk", "kn"), added, letters=_letters("mn", activation), linear=linear
+        )
     ]
 
 
@@ -107,7 +115,9 @@ def _bmm(
     linear = activation is None and out_dtype not in FP8_TYPES
     return [
         (out, [*placed, None, added[0], None, added[1], None, None])
-        for out, placed, added in _rules("bmn", ("bmk", "bkn"), added, letters="bmn", linear=linear)
+        for out, placed, added in _rules(
+            "bmn", ("bmk", "bkn"), added, letters=_letters("bmn", activation), linear=linear
+        )
     ]
 
 
