@@ -216,7 +216,8 @@ def _in_boxes(
     step = 0 if matrices > 1 else step
     boxes = Boxes(
         position, rows, min(along - first * wide, wide), wide, across, end - first, first,
-        -(-along // wide), parts, step, matrices, pieces, among, apart, k_major, product.element_bytes,
+        -(-along // wide), parts, step, matrices, pieces, among, apart, k_major,
+        product.element_bytes,
     )  # fmt: skip
     shape = (*((1,) if product.batched else ()), ATOM_ROWS, wide)
     everywhere = ((0,) * len(shape),) * len(_row_bases(tile))

@@ -78,8 +78,9 @@ class Epilogue(NamedTuple):
             for scale in (self.scale_a, self.scale_b)
         )
         gate = self.gate
+        activation = self.activation if gate is None else gate.activation
         return EpilogueSpec(
-            self.bias is not None, gate.activation if gate else self.activation, a_scales, b_scales, self.alpha != 1,
+            self.bias is not None, activation, a_scales, b_scales, self.alpha != 1,
             self.residual is not None,
         )  # fmt: skip
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from triton_ext.ops import checks, products
 from triton_ext.ops.call import Call
 from triton_ext.ops.epilogue import NOTHING, Epilogue, epilogue_of, finished
+from triton_ext.ops.forward_mode import is_active, refuse_tangents
 from triton_ext.ops.gated import gradient_of_sums
 from triton_ext.ops.gates import GATES, columns_after
-from triton_ext.ops.forward_mode import is_active, refuse_tangents
 from triton_ext.ops.types import output_type
 
 _library = torch.library.Library("triton_ext", "DEF")
