@@ -40,11 +40,11 @@ class Side(NamedTuple):
     """A way to multiply.
 
     Attributes:
-        experts: transformers' name of the way of the experts.
+        experts: transformers' name of the way of the experts; None of a model without such.
         drop_in: whether PyTorch's products come here.
     """
 
-    experts: str
+    experts: str | None
     drop_in: bool
 
     def active(self) -> contextlib.AbstractContextManager[Any]:
@@ -57,7 +57,7 @@ SIDES = {
         "torch": Side("grouped_mm", False), "drop_in": Side("grouped_mm", True),
         "gated": Side("triton_ext", True),
     },
-    "fp8": {"torch": Side("grouped_mm", False), "drop_in": Side("grouped_mm", True)},
+    "fp8": {"torch": Side(None, False), "drop_in": Side(None, True)},
 }  # fmt: skip
 
 
@@ -205,8 +205,10 @@ def _model_rows(name: str, layers: int, rounds: int, compiled: bool) -> Iterator
     begin = torch.randint(0, model.config.vocab_size, (SEQUENCES, 1), device="cuda")
     graphs: dict[str, dict[str, torch.cuda.CUDAGraph]] = {"prompt": {}, "step": {}}
     logits, tokens, eager = {}, {}, {}
+    kept = []  # what graphs read
     for title, side in SIDES[name].items():
-        model.set_experts_implementation(side.experts)
+        if side.experts is not None:
+            model.set_experts_implementation(side.experts)
 
         def whole(_: int) -> Tensor:
             found: Tensor = model(input_ids=prompt, use_cache=False).logits
@@ -216,6 +218,7 @@ def _model_rows(name: str, layers: int, rounds: int, compiled: bool) -> Iterator
             logits[title] = whole(0).clone()
             forward = torch.compile(model.forward, dynamic=False) if compiled else model.forward
             decoding = Decoding(model, forward)
+            kept.append(decoding)
             eager[title] = _seconds(lambda d=decoding: d(0), rounds)  # type: ignore[misc]
             graphs["prompt"][title] = graph_of(whole, 1)
             held: list[Tensor] = []
