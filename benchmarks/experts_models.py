@@ -114,7 +114,7 @@ def moe(layers: int, size: int = 2048) -> Any:
 
 def fp8(layers: int, size: int = 4096) -> Any:
     """A dense Qwen3 in fp8."""
-    from transformers import FineGrainedFP8Config, Qwen3Config, Qwen3ForCausalLM  # type: ignore
+    from transformers import FineGrainedFP8Config, Qwen3Config, Qwen3ForCausalLM
     from transformers.integrations import finegrained_fp8  # type: ignore
 
     finegrained_fp8.fp8_linear = scaled_linear
@@ -180,7 +180,9 @@ class Decoding:
 
 def same(found: Tensor, expected: Tensor) -> float:
     """The part of the tokens before the first that differs in its sequence."""
-    return float((found == expected).long().cumprod(1).double().mean())
+    equal: Tensor = torch.eq(found, expected)
+    until: Tensor = equal.long().cumprod(1)
+    return until.sum().item() / until.numel()
 
 
 def _seconds(launch: Callable[[], Any], rounds: int) -> float:
@@ -200,7 +202,9 @@ def _seconds(launch: Callable[[], Any], rounds: int) -> float:
 def _model_rows(name: str, layers: int, rounds: int, compiled: bool) -> Iterator[Row]:
     """The rows of a model."""
     torch.manual_seed(0)
+    torch.set_default_device("cuda")
     model = MODELS[name](layers)
+    torch.set_default_device(None)  # a mode that every call of torch would pass
     prompt = torch.randint(0, model.config.vocab_size, PROMPT, device="cuda")
     begin = torch.randint(0, model.config.vocab_size, (SEQUENCES, 1), device="cuda")
     graphs: dict[str, dict[str, torch.cuda.CUDAGraph]] = {"prompt": {}, "step": {}}
@@ -210,20 +214,25 @@ def _model_rows(name: str, layers: int, rounds: int, compiled: bool) -> Iterator
         if side.experts is not None:
             model.set_experts_implementation(side.experts)
 
-        def whole(_: int) -> Tensor:
-            found: Tensor = model(input_ids=prompt, use_cache=False).logits
-            return found
+        made: list[Tensor] = []
+
+        def whole(_: int, made: list[Tensor] = made) -> None:
+            made[:] = [model(input_ids=prompt, use_cache=False).logits]
 
         with side.active():
-            logits[title] = whole(0).clone()
+            whole(0)
+            logits[title] = made[0].clone()
             forward = torch.compile(model.forward, dynamic=False) if compiled else model.forward
             decoding = Decoding(model, forward)
             kept.append(decoding)
             eager[title] = _seconds(lambda d=decoding: d(0), rounds)  # type: ignore[misc]
             graphs["prompt"][title] = graph_of(whole, 1)
             held: list[Tensor] = []
-            graph = graph_of(lambda i, d=decoding, h=held: h.append(d(i)), 1)  # type: ignore[misc]
-            graphs["step"][title] = graph
+
+            def one(i: int, decoding: Decoding = decoding, held: list[Tensor] = held) -> None:
+                held.append(decoding(i))
+
+            graph = graphs["step"][title] = graph_of(one, 1)
 
         def step(graph: Any = graph, held: Any = held) -> Tensor:
             graph.replay()
@@ -252,7 +261,6 @@ def _model_rows(name: str, layers: int, rounds: int, compiled: bool) -> Iterator
 @torch.no_grad()
 def measured(rounds: int, model: str, layers: int, compiled: bool) -> Iterator[Row]:
     """The rows of the table."""
-    torch.set_default_device("cuda")
     for name in MODELS if model == "all" else (model,):
         yield from _model_rows(name, layers, rounds, compiled)
         torch.cuda.empty_cache()

@@ -12,15 +12,13 @@ from torch.autograd import forward_ad
 
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.epilogue import EpilogueSpec
-from triton_ext.ops.gates import GATES, GateForm, gate_of
+from triton_ext.ops.gates import FUNCTIONS, GATES, GateForm, gate_of
 from triton_ext.ops.types import FP8_TYPES
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "gelu": torch.nn.functional.gelu,
+    **FUNCTIONS,
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-    "silu": torch.nn.functional.silu,
-    **GATES,
+    **{name: gate.apply for name, gate in GATES.items()},
 }
 
 

@@ -64,9 +64,9 @@ def gradient_of_sums(sums: Tensor, grad: Tensor, activation: str) -> Tensor:
     if torch.is_grad_enabled() and (sums.requires_grad or grad.requires_grad):
         with torch.enable_grad():  # a gradient of the gradient is torch's own
             sums = sums if sums.requires_grad else sums.detach().requires_grad_()
-            made = GATES[activation](sums)
-            (found,) = torch.autograd.grad(made, sums, grad, create_graph=True)
+            made = GATES[activation].apply(sums)
+            found: Tensor = torch.autograd.grad(made, sums, grad, create_graph=True)[0]
             return found
     rows = grad.reshape(-1, grad.shape[-1])
-    made = _operator(sums.reshape(len(rows), -1), rows, activation)
-    return made.view(sums.shape)
+    of_rows: Tensor = _operator(sums.reshape(len(rows), -1), rows, activation)
+    return of_rows.view(sums.shape)

@@ -13,6 +13,14 @@ Gate = Literal[
 ]
 
 
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "silu": torch.nn.functional.silu,
+}
+"""The activations that kernels apply, as torch's own operations."""
+
+
 class GateForm(NamedTuple):
     """What a gated activation is.
 
@@ -29,23 +37,22 @@ class GateForm(NamedTuple):
         """(2, K, F) of a matrix (K, 2 F), (2 G, K, F) of a batch (G, K, 2 F): gate and up of each.
         A copy where no strides say it.
         """
-        halves = b.unflatten(-1, (-1, 2) if self.interleaved else (2, -1))
+        halves: Tensor = b.unflatten(-1, (-1, 2) if self.interleaved else (2, -1))
         return halves.movedim(-1 if self.interleaved else -2, -3).flatten(0, -3)
 
     def one_after_other(self, vector: Tensor) -> Tensor:
         """A vector (..., 2 F) with all of the gate's elements before all of up's."""
         if not self.interleaved or vector.shape[-1] == 1:
             return vector
-        return vector.unflatten(-1, (-1, 2)).mT.flatten(-2)
+        pairs: Tensor = vector.unflatten(-1, (-1, 2))
+        return pairs.mT.flatten(-2)
 
-    def __call__(self, sums: Tensor) -> Tensor:
+    def apply(self, sums: Tensor) -> Tensor:
         """The activation of (..., 2 F), by torch's own operations: (..., F)."""
         dim, sizes = (-1, (-1, 2)) if self.interleaved else (-2, (2, -1))
-        gate, up = sums.unflatten(-1, sizes).unbind(dim)
-        apply: Callable[[Tensor], Tensor] = {
-            "silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "relu": torch.relu,
-        }[self.activation]  # fmt: skip
-        return apply(gate) * up
+        halves: Tensor = sums.unflatten(-1, sizes)
+        gate, up = halves.unbind(dim)
+        return FUNCTIONS[self.activation](gate) * up
 
 
 GATES: dict[str, GateForm] = {
