@@ -180,9 +180,8 @@ class Decoding:
 
 def same(found: Tensor, expected: Tensor) -> float:
     """The part of the tokens before the first that differs in its sequence."""
-    equal: Tensor = torch.eq(found, expected)
-    until: Tensor = equal.long().cumprod(1)
-    return until.sum().item() / until.numel()
+    until: Tensor = (found == expected).long().cumprod(1)
+    return float(until.double().mean())
 
 
 def _seconds(launch: Callable[[], Any], rounds: int) -> float:
