@@ -156,15 +156,17 @@ def _right(product: ProductSpec, tile: PersistentTile) -> TileLayouts:
     if tile.cta_group == 2:
         bases[0] = [0, 1]
     all_blocks = (shape[0], tile.cluster_n * shape[1])
-    made = tile_layouts(all_blocks, dim, bits, _swizzles(tile)[1], bases, product.batched)
+    width = _swizzles(tile)[1]
+    half = shape[0], shape[1] // product.sums_of_c
+    if product.gated:
+        width = tile_layouts(half, dim, bits, width, bases).encoding.swizzle_byte_width
+    made = tile_layouts(all_blocks, dim, bits, width, bases, product.batched)
     if isinstance(tile, Sm90Tile) and (tile.shares_tiles or tile.units > 1 or product.gated):
         return _in_boxes(
             product, tile, made, 1, tile.columns // product.sums_of_c, k_major, tile.cluster_m, 1,
             product.sums_of_c, matrices=product.sums_of_c,
         )  # fmt: skip
     if product.gated:
-        half = shape[0], shape[1] // product.sums_of_c
-        width = made.encoding.swizzle_byte_width
         seen = tile_layouts(half, dim, bits, width, bases, product.batched)
         return replace(made, tma_shape=seen.tma_shape, tma_encoding=seen.tma_encoding)
     return _along_k(product, tile, made, shape, 0, dim)

@@ -112,7 +112,7 @@ def _product_values(product: ProductSpec, tile: Tile) -> Values:
     along_k = ("K",) if product.element_bytes == 2 else ()
     no_groups = bool(product.collective or product.scaling)
     yield "groups", (None,) if no_groups else (None, "M", "rows", "N", *along_k)
-    no_gate = no_groups or product.has_fp32_blocks or product.groups in ("N", "K")
+    no_gate = no_groups or product.groups in ("N", "K")
     yield "gated", (False,) if no_gate else BOOLEAN
     yield "a_scale_major", ("K", "MN")
     yield "b_scale_major", ("K", "MN")
@@ -274,6 +274,9 @@ def _check_gated(product: ProductSpec, tile: PersistentTile) -> None:
     for name, value in legal.items():
         if getattr(tile, name) != value:
             raise LayoutError(name, getattr(tile, name), f"must be {value} of gated products")
+    if product.has_fp32_blocks and tile.cta_group != 1:
+        rule = "must be 1 of gated products with fp32 scales of 128 elements along K"
+        raise LayoutError("cta_group", tile.cta_group, rule)
     half = tile.columns // 2
     line = layouts_of(product, tile).b.encoding.swizzle_byte_width // product.element_bytes
     if product.b_major == "K" and tile.block_k > line:

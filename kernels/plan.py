@@ -134,7 +134,7 @@ class SpecializedPlan(KernelPlan):
         """How many rows, and columns, of what a consumer multiplies have one fp32 scale."""
         if self.fp32_scales is None:
             return 1, 1
-        segment = math.gcd(self.tile.columns, FP32_SCALE_BLOCK)
+        segment = math.gcd(self.tile.columns // (2 if self.gated else 1), FP32_SCALE_BLOCK)
         return (
             1 if self.fp32_scales.left_each else 64,
             1 if self.fp32_scales.right_each else segment,

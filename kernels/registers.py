@@ -60,14 +60,14 @@ def _scale_registers(product: ProductSpec, tile: Sm90Tile, run: int) -> int:
     if right == 1:
         return tile.columns // 4 * run + SCALE_REGISTERS
     rows = tile.rows // max(1, tile.sharing_consumers) // 64
-    return 2 * run * (rows * (2 if left == 1 else 1) + segments(tile)) if left else 0
+    return 2 * run * (rows * (2 if left == 1 else 1) + segments(product, tile)) if left else 0
 
 
-def segments(tile: Sm90Tile) -> int:
+def segments(product: ProductSpec, tile: Sm90Tile) -> int:
     """Into how many equal parts a tile's columns are divided, of which each lies in one block of
     128.
     """
-    return tile.columns // math.gcd(tile.columns, FP32_SCALE_BLOCK)
+    return tile.columns // math.gcd(tile.columns // product.sums_of_c, FP32_SCALE_BLOCK)
 
 
 def _sets_of_sums(product: ProductSpec, tile: Sm90Tile) -> int:

@@ -110,8 +110,7 @@ def _check_product(arch: int, product: ProductSpec) -> None:
     parts = product.sums_of_c
     tile: PersistentTile = Sm100Tile(block_k=line, stages=2, c_parts=parts)
     if arch == 90:
-        columns = 64 * parts
-        tile = Sm90Tile(consumers=1, block_n=columns, block_k=line, stages=2, c_parts=parts)
+        tile = Sm90Tile(consumers=1, block_n=64, block_k=line, stages=2, c_parts=parts)
     KernelSpec(product, NO_EPILOGUE, tile)
 
 

@@ -75,7 +75,7 @@ def _suits_scales(product: ProductSpec, tile: Sm90Tile) -> bool:
     """
     right = product.scale_rows[0 if tile.swap_ab else 1]
     if max(product.scale_rows) < FP32_SCALE_BLOCK or tile.consumers == 1:
-        return right < FP32_SCALE_BLOCK or segments(tile) <= MOST_SEGMENTS
+        return right < FP32_SCALE_BLOCK or segments(product, tile) <= MOST_SEGMENTS
     whole = (tile.rows, tile.columns) == (SHARED_ROWS, FP32_SCALE_BLOCK)
     return right == FP32_SCALE_BLOCK and whole and not tile.pingpong
 

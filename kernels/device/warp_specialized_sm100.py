@@ -335,7 +335,7 @@ def promote(epilogue, accumulators, scales, which, work):
     COLUMNS: gl.constexpr = epilogue.pieces.tiles.shape[2]
     zeros = accumulators.at(which).zeros(COLUMNS)
     sums = ()
-    for _ in gl.static_range(epilogue.pieces.NUMBER):
+    for _ in gl.static_range(epilogue.pieces.NUMBER * (2 if epilogue.GATED else 1)):
         sums += (zeros,)  # type: ignore[assignment]
     found = Promoted(sums)
     for k in range(work.k_first, work.k_end):

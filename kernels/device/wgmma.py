@@ -140,7 +140,8 @@ def _sum_scales(product: ProductSpec, tile: Sm90Tile) -> SumScales | None:
     if not product.has_fp32_blocks:
         return None
     left, right = product.scale_rows[:: -1 if tile.swap_ab else 1]
-    return SumScales(left == 1, right == 1, math.gcd(tile.columns, FP32_SCALE_BLOCK))
+    together = math.gcd(tile.columns // product.sums_of_c, FP32_SCALE_BLOCK)
+    return SumScales(left == 1, right == 1, together)
 
 
 class _Operand(NamedTuple):

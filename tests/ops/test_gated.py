@@ -185,6 +185,41 @@ def test_groups(arch):
         assert close(made, gated(sums, "swiglu_interleaved"))
 
 
+def scaled(generator, rows, k, together):
+    """fp8 (rows, K), its scales of blocks, and its values."""
+    stored = integers(generator, rows, k, dtype=torch.float8_e4m3fn)
+    scales = 2.0 ** torch.randint(-2, 3, (-(-rows // together), -(-k // 128)), generator=generator)
+    each = scales.repeat_interleave(together, 0)[:rows].repeat_interleave(128, 1)[:, :k]
+    return stored, scales, stored.double() * each.double()
+
+
+@pytest.mark.parametrize(("arch", "together"), [("sm_90", 128), ("sm_90", 1), ("sm_100", 128)])
+def test_scales_of_blocks(arch, together):
+    """The gate's columns have others than up's; of one product, and of groups."""
+    generator = torch.Generator().manual_seed(together)
+    a, scale_a, a_values = scaled(generator, 40, 200, 1)
+    of_b = [scaled(generator, 256, 200, together) for _ in range(2)]
+    b, scale_b, b_values = (torch.stack(each) for each in zip(*of_b, strict=True))
+    offs = torch.tensor([9, 40]).int()
+    wide = {"activation": "reglu", "out_dtype": torch.float32}
+    with triton_ext.emulate(arch):
+        one = triton_ext.scaled_mm(a, b[0].t(), scale_a, scale_b[0].t(), **wide)
+        made = triton_ext.scaled_grouped_mm(a, b.mT, scale_a, scale_b.mT, offs, **wide)
+    assert close(one, gated(a_values @ b_values[0].t(), "reglu"), 1e-6)
+    sums = [a_values[:9] @ b_values[0].t(), a_values[9:] @ b_values[1].t()]
+    assert close(made, gated(torch.cat(sums), "reglu"), 1e-6)
+
+
+def test_scales_of_rows():
+    generator = torch.Generator().manual_seed(0)
+    a, b = (integers(generator, rows, 64, dtype=torch.float8_e4m3fn) for rows in (40, 48))
+    scale_a, scale_b = torch.rand(40, 1, generator=generator), torch.rand(1, 48) - 0.5
+    sums = (a.double() * scale_a) @ (b.double().t() * scale_b)
+    with triton_ext.emulate("sm_90"):
+        made = triton_ext.scaled_mm(a, b.t(), scale_a, scale_b, activation="geglu_interleaved")
+    assert close(made, gated(sums, "geglu_interleaved"))
+
+
 def test_gradients_of_groups():
     generator = torch.Generator().manual_seed(0)
     offs = torch.tensor([5, 5, 30]).int()
@@ -224,6 +259,10 @@ def test_what_is_not_legal():
             triton_ext.grouped_mm(x, w.t().expand(2, 16, 32), offs, activation="silu")
         with pytest.raises(LayoutError, match="activation"):  # the columns are in groups
             triton_ext.grouped_mm(x.expand(2, 8, 16), w.t()[:, :8], offs, activation="swiglu")
+        scales = torch.ones(8, 1), torch.ones(1, 1)
+        with pytest.raises(LayoutError, match="multiple of 256"):
+            a, b = (torch.zeros(rows, 128).to(torch.float8_e4m3fn) for rows in (8, 128))
+            triton_ext.scaled_mm(a, b.t(), *scales, activation="swiglu")
     gated_tile = {"gated": True, "batched": True, "consumers": 2}
     for fields, argument in (
         ({"c_parts": 1}, "c_parts"),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError
+from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import Gpu, find_gpu, require_gpu
@@ -91,6 +92,16 @@ def check_gate(call: Call) -> None:
     """Raise LayoutError unless a gated activation, if there is one, has two halves."""
     if call.epilogue.gate is not None and (call.b.dim() < 2 or call.b.shape[-1] % 2):
         rule = f"must have an even number of columns for {call.epilogue.activation!r}"
+        raise LayoutError("b.shape", tuple(call.b.shape), rule)
+    gate, blocks = call.epilogue.gate, call.epilogue.blocks_b
+    if gate is None or blocks is None:
+        return
+    if gate.interleaved or blocks.dtype != torch.float32:
+        rule = "must not be interleaved with scales of blocks, which must be fp32"
+        raise LayoutError("activation", call.epilogue.activation, rule)
+    columns = call.b.shape[-1]
+    if blocks.shape[-1] != columns and columns % (2 * FP32_SCALE_BLOCK):
+        rule = "must have a multiple of 256 columns: scales of 128 are of the gate or of up"
         raise LayoutError("b.shape", tuple(call.b.shape), rule)
 
 

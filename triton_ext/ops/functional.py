@@ -25,6 +25,7 @@ from triton_ext.ops.eager import multiply, repeated
 from triton_ext.ops.epilogue import (
     NOTHING,
     Epilogue,
+    activated,
     broadcasts_to,
     epilogue_from,
     epilogue_of,
@@ -262,14 +263,15 @@ def scaled_mm(
     scale_b: Scales,
     *,
     bias: Tensor | None = None,
+    activation: Activation | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     use_fast_accum: bool = True,
     fallback: Fallback | None = None,
 ) -> Tensor:
-    """``(scale_a * a) @ (scale_b * b) + bias``, as ``torch._scaled_mm``.
+    """``activation((scale_a * a) @ (scale_b * b) + bias)``, as ``torch._scaled_mm``.
 
-    Scales and bias are applied in fp32 before the output is rounded. There is no gradient. On
-    Hopper, an operand of fp8 whose K dimension is not contiguous is copied.
+    Scales, bias and activation are applied in fp32 before the output is rounded. There is no
+    gradient. On Hopper, an operand of fp8 whose K dimension is not contiguous is copied.
 
     On Blackwell, both operands may have scales for blocks along K, which the tensor cores apply:
 
@@ -302,6 +304,8 @@ def scaled_mm(
             columns, which is the same.)
         scale_b: fp32, of one element, or (1, N). Or of blocks, likewise.
         bias: (N,).
+        activation: as for `matmul`; a gated one, with fp32 scales alone, where those of blocks of
+            128 columns are of the gate or of up: N is a multiple of 256 then.
         out_dtype: of the output.
         use_fast_accum: on Hopper, whose tensor cores keep 13 fraction bits below the largest
             product of fp8 when they add: whether they may add up all of K, which is faster. If not,
@@ -315,8 +319,10 @@ def scaled_mm(
         blocks_a, whole_a = _as_blocks(blocks_a, whole_a)
         blocks_b, whole_b = _as_blocks(blocks_b, whole_b)
     check_kind("use_fast_accum", use_fast_accum, bool)
+    epilogue_of(activation=activation)  # raises
     scales = whole_a, whole_b, blocks_a, blocks_b
-    epilogue = epilogue_from((bias, None, None, 1.0, 1.0, *scales, not use_fast_accum, None))
+    added = bias, activation, None, 1.0, 1.0
+    epilogue = epilogue_from((*added, *scales, not use_fast_accum, None))
     call = call_of((a, b, epilogue, out_dtype, None, False, None))
     if scale_a is not None and scale_b is not None and (blocks_a is None) == (blocks_b is None):
         made = repeated(call)
@@ -327,7 +333,7 @@ def scaled_mm(
     if blocks_a is None and _are_blocks_of_one(whole_a, whole_b, m, n, k):
         blocks_a, whole_a, blocks_b, whole_b = whole_a, None, whole_b, None
         scales = whole_a, whole_b, blocks_a, blocks_b
-        epilogue = epilogue_from((bias, None, None, 1.0, 1.0, *scales, not use_fast_accum, None))
+        epilogue = epilogue_from((*added, *scales, not use_fast_accum, None))
         call = call._replace(epilogue=epilogue)
     _check_blocks(a, m, n, blocks_a, blocks_b)
     wholes = (("scale_a", whole_a, (m, 1)), ("scale_b", whole_b, (1, n)))
@@ -356,7 +362,7 @@ def scaled_mm(
             a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=out_dtype,
             use_fast_accum=use_fast_accum,
         )  # fmt: skip
-        return scaled
+        return activated(scaled, activation)
     if bias is not None:
         bias = bias.to(bias_type(out_dtype))
         call = call._replace(epilogue=epilogue._replace(bias=bias))
@@ -364,7 +370,7 @@ def scaled_mm(
     if is_bare(call):
         return product(call)
     return registered.scaled_mm(
-        a, b, whole_a, whole_b, bias, out_dtype, blocks_a, blocks_b, use_fast_accum
+        a, b, whole_a, whole_b, bias, out_dtype, blocks_a, blocks_b, use_fast_accum, activation
     )
 
 

@@ -65,8 +65,7 @@ def grouped_mm(
         UnsupportedDeviceError, LayoutError: as for `matmul`.
     """
     ends = _ends(a, b, offs, counts)
-    if activation is not None and not (isinstance(activation, str) and activation in GATES):
-        raise LayoutError("activation", activation, f"must be None, or one of {sorted(GATES)}")
+    _check_gated(activation)
     if ends is None:
         return matmul(a, b, activation=activation, out_dtype=out_dtype)
     return _made(Call(a, b, Epilogue(activation=activation, offs=ends), out_dtype))
@@ -80,6 +79,7 @@ def scaled_grouped_mm(
     offs: Tensor | None = None,
     *,
     counts: Tensor | None = None,
+    activation: Gate | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     use_fast_accum: bool = False,
 ) -> Tensor:
@@ -94,22 +94,30 @@ def scaled_grouped_mm(
     Args:
         a, b, offs, counts: as for `grouped_mm`, of e4m3 or e5m2, but for the form that divides K.
         scale_a, scale_b: fp32. With counts, those of a begin with G, too.
+        activation: as for `grouped_mm`; with scales of blocks as for `triton_ext.scaled_mm`.
         out_dtype: of the output.
         use_fast_accum: as for `triton_ext.scaled_mm`.
     """
     ends = _ends(a, b, offs, counts)
     if ends is None:
         raise LayoutError("offs", None, "must be given, or counts of two batches")
+    _check_gated(activation)
     scales, blocks = _scales(a, b, ends, scale_a, scale_b)
     epilogue = Epilogue(
-        scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0], blocks_b=blocks[1],
-        fp32_accumulation=not use_fast_accum, offs=ends,
+        activation=activation, scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0],
+        blocks_b=blocks[1], fp32_accumulation=not use_fast_accum, offs=ends,
     )  # fmt: skip
     call = Call(a, b, epilogue, out_dtype)
     if wants_gradient(call):
         rule = "scaled_grouped_mm has no gradient; detach its operands"
         raise LayoutError("requires_grad", True, rule)
     return _made(call)
+
+
+def _check_gated(activation: Any) -> None:
+    """Raise LayoutError unless an activation is a gated one, or None."""
+    if activation is not None and not (isinstance(activation, str) and activation in GATES):
+        raise LayoutError("activation", activation, f"must be None, or one of {sorted(GATES)}")
 
 
 def _ends(a: Any, b: Any, offs: Any, counts: Any) -> Tensor | None:
@@ -189,8 +197,9 @@ def _made(call: Call) -> Tensor:
     if epilogue.fp32_accumulation or epilogue.scale_a is not None or epilogue.blocks_a is not None:
         scales = epilogue.scale_a, epilogue.scale_b, epilogue.blocks_a, epilogue.blocks_b
         made = scaled_operator(
-            call.a, call.b, epilogue.offs, *scales, call.dtype, not epilogue.fp32_accumulation
-        )
+            call.a, call.b, epilogue.offs, *scales, call.dtype, not epilogue.fp32_accumulation,
+            epilogue.activation,
+        )  # fmt: skip
     else:
         made = operator(call.a, call.b, epilogue.offs, call.out_dtype, epilogue.activation)
     result: Tensor = made
@@ -211,10 +220,11 @@ def _grouped_mm(
 def _scaled_grouped_mm(
     a: Tensor, b: Tensor, offs: Tensor, scale_a: Tensor | None, scale_b: Tensor | None,
     blocks_a: Tensor | None, blocks_b: Tensor | None, out_dtype: torch.dtype, use_fast_accum: bool,
+    activation: str | None = None,
 ) -> Tensor:  # fmt: skip
     epilogue = Epilogue(
-        scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a, blocks_b=blocks_b,
-        fp32_accumulation=not use_fast_accum, offs=offs,
+        activation=activation, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a,
+        blocks_b=blocks_b, fp32_accumulation=not use_fast_accum, offs=offs,
     )  # fmt: skip
     return products.product(Call(a, b, epilogue, out_dtype))
 
@@ -229,7 +239,7 @@ def _fake(
 
 
 def _scaled_fake(a: Tensor, b: Tensor, offs: Tensor, *others: Any) -> Tensor:
-    return _fake(a, b, offs, others[4])
+    return _fake(a, b, offs, others[4], others[6] if len(others) > 6 else None)
 
 
 def _register(schema: str, made: Any, fake: Any) -> Any:
@@ -251,7 +261,8 @@ operator = _register(
 )
 scaled_operator = _register(
     "scaled_grouped_mm(Tensor a, Tensor b, Tensor offs, Tensor? scale_a, Tensor? scale_b,"
-    " Tensor? blocks_a, Tensor? blocks_b, ScalarType out_dtype, bool use_fast_accum) -> Tensor",
+    " Tensor? blocks_a, Tensor? blocks_b, ScalarType out_dtype, bool use_fast_accum,"
+    " str? activation=None) -> Tensor",
     _scaled_grouped_mm,
     _scaled_fake,
 )

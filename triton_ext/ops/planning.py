@@ -119,7 +119,7 @@ def described(gpu: Gpu, call: Call) -> Description:
     steps = None
     if blocks_a is not None and blocks_b is not None and mx_scales is None:
         rows = a.shape[-2] * (len(a) if groups == "rows" else 1)
-        in_memory = [fp32_scales(blocks_a, rows), fp32_scales(blocks_b.mT, shape[-1])]
+        in_memory = [fp32_scales(blocks_a, rows), fp32_scales(blocks_b.mT, call.sums_shape[-1])]
         for letter, each in zip("ab", in_memory, strict=True):
             added |= {f"{letter}_scale_rows": each.rows, f"{letter}_scale_major": each.major}
             copied[f"blocks_{letter}"] = each.copied

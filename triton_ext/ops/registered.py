@@ -25,10 +25,6 @@ from triton_ext.ops.types import output_type
 _library = torch.library.Library("triton_ext", "DEF")
 
 
-ACTIVATION = 4
-"""The position of the argument ``activation`` of the operators that have one."""
-
-
 def _register(
     schema: str, dims: int, implementation: Callable[..., Tensor], type_index: int
 ) -> torch._ops.OpOverload[..., Tensor]:
@@ -53,8 +49,7 @@ def _register(
         a, b, *_ = args
         checks.check_operands(a, b, dims)
         dtype = args[type_index] if len(args) > type_index else out_dtype
-        if len(args) > ACTIVATION and isinstance(args[ACTIVATION], str):
-            activation = args[ACTIVATION]
+        activation = next((each for each in args if isinstance(each, str)), activation)
         made: Tensor = a.new_empty(
             (*a.shape[:-1], columns_after(activation, b.shape[-1])),
             dtype=dtype or output_type(a.dtype),
@@ -103,9 +98,10 @@ def _scaled_mm(
     blocks_a: Tensor | None = None,
     blocks_b: Tensor | None = None,
     use_fast_accum: bool = True,
+    activation: str | None = None,
 ) -> Tensor:
     epilogue = Epilogue(
-        bias, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a, blocks_b=blocks_b,
+        bias, activation, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a, blocks_b=blocks_b,
         fp32_accumulation=not use_fast_accum,
     )  # fmt: skip
     return products.product(Call(a, b, epilogue, dtype))
@@ -130,7 +126,7 @@ bmm = _register(
 scaled_mm = _register(
     "scaled_mm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias,"
     " ScalarType out_dtype, Tensor? blocks_a=None, Tensor? blocks_b=None,"
-    " bool use_fast_accum=True) -> Tensor",
+    " bool use_fast_accum=True, str? activation=None) -> Tensor",
     2,
     _scaled_mm,
     5,

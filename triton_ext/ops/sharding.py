@@ -132,6 +132,7 @@ def _scaled_mm(
     blocks_a: Any = None,
     blocks_b: Any = None,
     use_fast_accum: bool = True,
+    activation: str | None = None,
 ) -> list[tuple[Placements, Placements]]:
     """Scales of blocks lie in pieces of 128 rows, or are of so many: shards must be made of whole
     ones, unless each row has its own. Those of fp32 are a matrix.
@@ -150,10 +151,11 @@ def _scaled_mm(
         None if scale is None else "11" if math.prod(scale.shape) == 1 else labels
         for scale, labels in ((scale_a, "m1"), (scale_b, "1n"))
     ]
-    linear = blocks_a is None and out_dtype not in FP8_TYPES
+    letters = _letters(letters, activation)
+    linear = blocks_a is None and activation is None and out_dtype not in FP8_TYPES
     bias_dims = None if bias is None else "n"
     return [
-        (out, [*placed[:4], *added, None, *placed[4:], None])
+        (out, [*placed[:4], *added, None, *placed[4:], None, None])
         for out, placed, added in _rules(
             "mn",
             ("mk", "kn", *scales, *blocks),
