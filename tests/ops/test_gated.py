@@ -259,9 +259,9 @@ def test_what_is_not_legal():
             triton_ext.grouped_mm(x, w.t().expand(2, 16, 32), offs, activation="silu")
         with pytest.raises(LayoutError, match="activation"):  # the columns are in groups
             triton_ext.grouped_mm(x.expand(2, 8, 16), w.t()[:, :8], offs, activation="swiglu")
-        scales = torch.ones(8, 1), torch.ones(1, 1)
+        scales = torch.ones(8, 2), torch.ones(2, 1)
+        a, b = (torch.zeros(rows, 256).to(torch.float8_e4m3fn) for rows in (8, 128))
         with pytest.raises(LayoutError, match="multiple of 256"):
-            a, b = (torch.zeros(rows, 128).to(torch.float8_e4m3fn) for rows in (8, 128))
             triton_ext.scaled_mm(a, b.t(), *scales, activation="swiglu")
     gated_tile = {"gated": True, "batched": True, "consumers": 2}
     for fields, argument in (
