@@ -36,6 +36,7 @@ from triton_ext.kernels.registers import (
 from triton_ext.kernels.right_operand import panels_along_k
 from triton_ext.kernels.shared_memory import shared_memory_bytes
 from triton_ext.kernels.tile import PersistentTile, SimpleTile, Sm90Tile, Sm100Tile, Tile
+from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
 BOOLEAN = (False, True)
 SWIZZLES = (None, 32, 64, 128)
@@ -277,14 +278,13 @@ def _check_gated(product: ProductSpec, tile: PersistentTile) -> None:
     if product.has_fp32_blocks and tile.cta_group != 1:
         rule = "must be 1 of gated products with fp32 scales of 128 elements along K"
         raise LayoutError("cta_group", tile.cta_group, rule)
-    half = tile.columns // 2
     line = layouts_of(product, tile).b.encoding.swizzle_byte_width // product.element_bytes
     if product.b_major == "K" and tile.block_k > line:
         rule = f"must be at most {line} of gated products, a line of the swizzle"
         raise LayoutError("block_k", tile.block_k, rule)
-    if half % (line if product.b_major == "MN" else 8):
-        rule = f"must be a multiple of {2 * line if product.b_major == 'MN' else 16}"
-        raise LayoutError("block_n", tile.block_n, f"{rule} of gated products")
+    if tile.columns % (2 * ATOM_ROWS):
+        rule = f"must be a multiple of {2 * ATOM_ROWS} of gated products"
+        raise LayoutError("block_n", tile.block_n, rule)
     pieces = 2 * tile.cta_group
     if tile.c_parts % pieces:
         rule = f"must be a multiple of {pieces}: each piece is of the gate, or of up"

@@ -269,7 +269,8 @@ def test_what_is_not_legal():
         ({"c_parts": 2, "c_buffers": 2}, "c_buffers"),
         ({"c_parts": 6, "block_n": 96}, "units"),
         ({"c_parts": 2, "block_k": 128, "stages": 2}, "block_k"),
-        ({"c_parts": 2, "b_major": "MN", "block_n": 64}, "block_n"),
+        ({"c_parts": 2, "block_n": 8}, "c_parts"),
+        ({"c_parts": 2, "b_major": "MN", "block_n": 64, "b_swizzle": 128}, "shape"),
         ({"c_parts": 2, "split_k": 2}, "split_k"),
         ({"c_parts": 2, "residual": True}, "residual"),
     ):
