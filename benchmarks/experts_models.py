@@ -180,7 +180,7 @@ class Decoding:
 
 def same(found: Tensor, expected: Tensor) -> float:
     """The part of the tokens before the first that differs in its sequence."""
-    until: Tensor = (found == expected).long().cumprod(1)
+    until: Any = (found == expected).long().cumprod(1)
     return float(until.double().mean())
 
 

@@ -62,6 +62,20 @@ def test_gradients(compiled):
     assert all(close(each.grad, other.grad, 1e-2) for each, other in zip((x, w), wide, strict=True))
 
 
+@pytest.mark.parametrize(("m", "f", "k"), [(9, 256, 512), (700, 1024, 1111)])
+def test_scales_of_blocks(m, f, k):
+    torch.manual_seed(0)
+    x, w = torch.randn(m, k, device="cuda"), torch.randn(2 * f, k, device="cuda") * k**-0.5
+    a, scale_a = triton_ext.quantize_1x128(x)
+    b, scale_b = triton_ext.quantize_128x128(w)
+    made = triton_ext.scaled_mm(a, b.t(), scale_a, scale_b.t(), activation="swiglu")
+    wide = []
+    for each, scales, rows in ((a, scale_a, 1), (b, scale_b, 128)):
+        factors = scales.repeat_interleave(rows, 0)[: len(each)].repeat_interleave(128, 1)
+        wide.append(each.double() * factors[:, :k])
+    assert close(made, gated(wide[0] @ wide[1].t(), "swiglu"))
+
+
 def test_groups_in_a_graph():
     torch.manual_seed(0)
     x = torch.randn(900, 256, device="cuda").bfloat16()
