@@ -180,13 +180,12 @@ class Decoding:
 
 def same(found: Tensor, expected: Tensor) -> float:
     """The part of the tokens before the first that differs in its sequence."""
-    until: Any = (found == expected).long().cumprod(1)
-    return float(until.double().mean())
+    return float((found == expected).long().cumprod(1).double().mean())
 
 
 def _seconds(launch: Callable[[], Any], rounds: int) -> float:
     """The median time of a call, with the host's."""
-    found = []
+    found: list[float] = []
     for _ in range(rounds + 2):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
