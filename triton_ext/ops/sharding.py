@@ -21,7 +21,8 @@ import torch
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
-from triton_ext.ops import registered
+from triton_ext.ops import grouped, registered
+from triton_ext.ops.call import GROUPS
 from triton_ext.ops.gates import GATES
 from triton_ext.ops.types import FP8_TYPES
 
@@ -163,4 +164,29 @@ def _scaled_mm(
             letters=letters,
             linear=linear,
         )
+    ]
+
+
+GROUPED: dict[str, tuple[str, str, str, str]] = {
+    "M": ("mn", "mk", "gkn", "nk"), "N": ("mn", "gmk", "kn", "mk"),
+    "K": ("gmn", "mk", "kn", "mn"), "rows": ("gmn", "gmk", "gkn", "gnk"),
+}  # fmt: skip
+"""By what groups divide, the dimensions of the output, of a and of b, and those that may be
+sharded: not the one that groups divide, as ranks would have other parts of each."""
+
+
+@register_sharding(grouped.operator)  # type: ignore[untyped-decorator]
+def _grouped_mm(
+    a: Any,
+    b: Any,
+    offs: Any,
+    out_dtype: torch.dtype | None = None,
+    activation: str | None = None,
+) -> list[tuple[Placements, Placements]]:
+    output, of_a, of_b, letters = GROUPED[GROUPS[len(a.shape), len(b.shape)]]
+    linear = "k" in letters and activation is None and out_dtype not in FP8_TYPES
+    letters = _letters(letters.replace("k", ""), activation)
+    return [
+        (out, [*placed, None, None])
+        for out, placed, _ in _rules(output, (of_a, of_b, "g"), letters=letters, linear=linear)
     ]
