@@ -77,7 +77,7 @@ def _deep_gemm() -> Any:
     return deep_gemm
 
 
-def _tried(sides: dict[str, Launch], name: str, launch: Callable[[], Any]) -> None:
+def tried(sides: dict[str, Launch], name: str, launch: Callable[[], Any]) -> None:
     """Add a side, if it can be launched; else say why not."""
     try:
         launch()
@@ -88,9 +88,9 @@ def _tried(sides: dict[str, Launch], name: str, launch: Callable[[], Any]) -> No
     sides[name] = lambda _: launch()
 
 
-def _kernel_of(sides: dict[str, Launch], ours: Callable[[], Any]) -> str:
+def kernel_of(sides: dict[str, Launch], ours: Callable[[], Any]) -> str:
     """Add our side; the kernel that it launches."""
-    _tried(sides, "ours", ours)
+    tried(sides, "ours", ours)
     return str(list(plans._plans.values())[-1].launch.config)
 
 
@@ -100,7 +100,8 @@ def _wide(stored: torch.Tensor, scales: torch.Tensor, rows: int) -> torch.Tensor
     return stored.double() * each[:, : stored.shape[1]].double()
 
 
-def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
+def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """How far a result is from what it should be, over the norm of that."""
     return float((found.double() - expected).norm() / expected.norm())
 
 
@@ -112,25 +113,25 @@ def blocks(m: int, n: int, k: int) -> Case:
     columns = sa.t().contiguous().t()  # as torch and DeepGEMM have them
     sides: dict[str, Launch] = {}
     ours = partial(triton_ext.scaled_mm, a, b.t(), columns, sb.t())
-    kernel = _kernel_of(sides, ours)
+    kernel = kernel_of(sides, ours)
     one = torch.ones((), device="cuda")
-    _tried(sides, "one scale", partial(
+    tried(sides, "one scale", partial(
         triton_ext.scaled_mm, a, b.t(), one, one, use_fast_accum=False))  # fmt: skip
     kind: Any = getattr(torch.nn.functional, "ScalingType", None)
     scaled_mm: Any = getattr(torch.nn.functional, "scaled_mm", None)
     if kind is not None:
-        _tried(sides, "torch", lambda: scaled_mm(
+        tried(sides, "torch", lambda: scaled_mm(
             a, b.t(), columns, kind.BlockWise1x128, sb.t(), kind.BlockWise128x128))  # fmt: skip
     if "torch" not in sides:
-        _tried(sides, "torch", lambda: torch._scaled_mm(
+        tried(sides, "torch", lambda: torch._scaled_mm(
             a, b.t(), scale_a=columns, scale_b=sb.t(), out_dtype=torch.bfloat16))  # fmt: skip
     deep_gemm, out = _deep_gemm(), torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     if deep_gemm is not None:
         aligned = deep_gemm.get_mn_major_tma_aligned_tensor(sa)
-        _tried(sides, "DeepGEMM", lambda: deep_gemm.fp8_gemm_nt((a, aligned), (b, sb), out))
+        tried(sides, "DeepGEMM", lambda: deep_gemm.fp8_gemm_nt((a, aligned), (b, sb), out))
     some = torch.randperm(m, device="cuda")[:SAMPLE]
     expected = _wide(a[some], sa[some], 1) @ _wide(b, sb, 128).t()
-    return Case("1x128, 128x128", m, n, k, 1, sides, _error(ours()[some], expected),
+    return Case("1x128, 128x128", m, n, k, 1, sides, error_of(ours()[some], expected),
                 m * k + n * k + 2 * m * n, kernel)  # fmt: skip
 
 
@@ -168,21 +169,21 @@ def grouped(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Case:
     m = len(x)
     sides: dict[str, Launch] = {}
     ours = partial(triton_ext.grouped_mm, x, w.mT, offs)
-    kernel = _kernel_of(sides, ours)
+    kernel = kernel_of(sides, ours)
     theirs: Any = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
-    _tried(sides, "torch", lambda: theirs(x, w.mT, offs=offs))
+    tried(sides, "torch", lambda: theirs(x, w.mT, offs=offs))
     ends = [0, *offs.tolist()]
     pairs = list(enumerate(itertools.pairwise(ends)))
-    _tried(sides, "one by one", lambda: [
+    tried(sides, "one by one", lambda: [
         triton_ext.matmul(x[first:end], w[g].t()) for g, (first, end) in pairs])  # fmt: skip
     deep_gemm, out = _deep_gemm(), torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     if deep_gemm is not None and rows >= 128:
-        _tried(sides, "DeepGEMM", lambda: deep_gemm.m_grouped_bf16_gemm_nt_contiguous(
+        tried(sides, "DeepGEMM", lambda: deep_gemm.m_grouped_bf16_gemm_nt_contiguous(
             x, w, out, which))  # fmt: skip
     some = torch.randperm(m, device="cuda")[:SAMPLE]
     expected = torch.stack([w[which[i]].double() @ x[i].double() for i in some])
     moved = 2.0 * (m * k + groups * n * k + m * n)
-    return Case("bf16", m, n, k, groups, sides, _error(ours()[some], expected), moved, kernel)
+    return Case("bf16", m, n, k, groups, sides, error_of(ours()[some], expected), moved, kernel)
 
 
 def grouped_blocks(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Case:
@@ -197,15 +198,15 @@ def grouped_blocks(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Cas
     columns = sa.t().contiguous().t()
     sides: dict[str, Launch] = {}
     ours = partial(triton_ext.scaled_grouped_mm, a, b.mT, columns, sb.mT, offs)
-    kernel = _kernel_of(sides, ours)
+    kernel = kernel_of(sides, ours)
     each_row = torch.ones(m, device="cuda"), torch.ones(groups, n, device="cuda")
-    _tried(sides, "torch", lambda: torch._scaled_grouped_mm(
+    tried(sides, "torch", lambda: torch._scaled_grouped_mm(
         a, b.mT, each_row[0], each_row[1], offs=offs, out_dtype=torch.bfloat16))  # fmt: skip
-    _tried(sides, "rows", partial(triton_ext.scaled_grouped_mm, a, b.mT, *each_row, offs))
+    tried(sides, "rows", partial(triton_ext.scaled_grouped_mm, a, b.mT, *each_row, offs))
     deep_gemm, out = _deep_gemm(), torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     if deep_gemm is not None and rows >= 128:
         aligned = deep_gemm.get_mn_major_tma_aligned_tensor(sa)
-        _tried(sides, "DeepGEMM", lambda: deep_gemm.m_grouped_fp8_gemm_nt_contiguous(
+        tried(sides, "DeepGEMM", lambda: deep_gemm.m_grouped_fp8_gemm_nt_contiguous(
             (a, aligned), (b, sb), out, which))  # fmt: skip
     some = torch.randperm(m, device="cuda")[:SAMPLE]
     expected = torch.stack([
@@ -214,7 +215,7 @@ def grouped_blocks(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Cas
     ])  # fmt: skip
     moved = 1.0 * (m * k + groups * n * k + 2 * m * n)
     return Case(
-        "e4m3, blocks", m, n, k, groups, sides, _error(ours()[some], expected), moved, kernel
+        "e4m3, blocks", m, n, k, groups, sides, error_of(ours()[some], expected), moved, kernel
     )
 
 
@@ -224,13 +225,13 @@ def weights(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Case:
     grad = torch.randn(len(x), n, device="cuda").bfloat16()
     sides: dict[str, Launch] = {}
     ours = partial(triton_ext.grouped_mm, x.t(), grad, offs)
-    kernel = _kernel_of(sides, ours)
+    kernel = kernel_of(sides, ours)
     theirs: Any = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
-    _tried(sides, "torch", lambda: theirs(x.t(), grad, offs=offs))
+    tried(sides, "torch", lambda: theirs(x.t(), grad, offs=offs))
     own = which == 0
     expected = x[own, :SAMPLE].double().t() @ grad[own].double()
     moved = 2.0 * (len(x) * (k + n) + groups * n * k)
-    error = _error(ours()[0, :SAMPLE], expected)
+    error = error_of(ours()[0, :SAMPLE], expected)
     return Case("bf16, weights", len(x), n, k, groups, sides, error, moved, kernel)
 
 
@@ -254,14 +255,14 @@ def tiles(m: int, n: int, k: int) -> Case:
     a, sa = quantize_1x128(torch.randn(m, k, device="cuda").bfloat16())
     b, sb = quantize_128x128(torch.randn(n, k, device="cuda").bfloat16())
     sides: dict[str, Launch] = {}
-    kernel = _kernel_of(sides, partial(triton_ext.scaled_mm, a, b.t(), sa, sb.t()))
+    kernel = kernel_of(sides, partial(triton_ext.scaled_mm, a, b.t(), sa, sb.t()))
     scaled = Epilogue(blocks_a=sa, blocks_b=sb.t(), fp32_accumulation=True)
     for name, tile in SCALED_TILES.items():
         config = kernel_spec(90, "e4m3", out_type="bf16", block_k=128, **tile)
         for title, epilogue in ((name, scaled), (f"= {name}", Epilogue(fp32_accumulation=True))):
             call = Call(a, b.t(), epilogue, torch.bfloat16, config=config)
             if title[0] != "=" or name == "128x128":
-                _tried(sides, title, partial(product, call))
+                tried(sides, title, partial(product, call))
     return Case("tiles", m, n, k, 1, sides, 0.0, m * k + n * k + 2 * m * n, kernel)
 
 

@@ -10,7 +10,8 @@ ACTIVATIONS = ("relu", "gelu", "silu")
 @dataclass(frozen=True)
 class EpilogueSpec:
     """activation(alpha * scale of A * scale of B * (A @ B) + bias + beta * residual).
-    `legality.check_epilogue` says what is legal.
+    `legality.check_epilogue` says what is legal. Of a gated product the gate alone is activated,
+    bias and scales are those of the gate's columns and then of up's.
 
     Args:
         bias: add a vector of N elements to each row of C.

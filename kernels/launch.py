@@ -235,7 +235,8 @@ def _shape_of(
     if tile.loaded_rows and tile.loaded_rows < rows:
         rule = f"must be 0, or at least {'N' if tile.swap_ab else 'M'}, {rows}"
         raise LayoutError("loaded_rows", tile.loaded_rows, rule)
-    size = tile.rows * tile.cluster_m, tile.columns * tile.cluster_n
+    columns_of_c = tile.columns // spec.product.sums_of_c
+    size = tile.rows * tile.cluster_m, columns_of_c * tile.cluster_n
     down, across, batch = _tiles_of(spec, rows, columns, size, batch)
     tiles = batch * down * across
     resident = resident_clusters(multiprocessors, tile.cluster_m * tile.cluster_n)
@@ -389,6 +390,8 @@ def _newer(spec: KernelSpec, tile: PersistentTile) -> Iterator[tuple[str, Any, t
     product = spec.product
     if product.groups is not None:
         yield "groups", product.groups, (3, 9)
+    if product.gated:
+        yield "gated", True, (3, 9)
     if product.has_fp32_blocks:
         yield "a_scale_rows", product.a_scale_rows, (3, 9)
     if isinstance(tile, Sm100Tile):

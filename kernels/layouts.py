@@ -156,9 +156,19 @@ def _right(product: ProductSpec, tile: PersistentTile) -> TileLayouts:
     if tile.cta_group == 2:
         bases[0] = [0, 1]
     all_blocks = (shape[0], tile.cluster_n * shape[1])
-    made = tile_layouts(all_blocks, dim, bits, _swizzles(tile)[1], bases, product.batched)
-    if isinstance(tile, Sm90Tile) and (tile.shares_tiles or tile.units > 1):
-        return _in_boxes(product, tile, made, 1, tile.columns, k_major, tile.cluster_m, 1)
+    width = _swizzles(tile)[1]
+    half = shape[0], shape[1] // product.sums_of_c
+    if product.gated:
+        width = tile_layouts(half, dim, bits, width, bases).encoding.swizzle_byte_width
+    made = tile_layouts(all_blocks, dim, bits, width, bases, product.batched)
+    if isinstance(tile, Sm90Tile) and (tile.shares_tiles or tile.units > 1 or product.gated):
+        return _in_boxes(
+            product, tile, made, 1, tile.columns // product.sums_of_c, k_major, tile.cluster_m, 1,
+            product.sums_of_c, matrices=product.sums_of_c,
+        )  # fmt: skip
+    if product.gated:
+        seen = tile_layouts(half, dim, bits, width, bases, product.batched)
+        return replace(made, tma_shape=seen.tma_shape, tma_encoding=seen.tma_encoding)
     return _along_k(product, tile, made, shape, 0, dim)
 
 
@@ -175,13 +185,13 @@ def _edge(product: ProductSpec, tile: Sm90Tile, right: TileLayouts) -> TileLayou
 def _in_boxes(
     product: ProductSpec, tile: Sm90Tile, made: TileLayouts, position: int, size: int,
     k_major: bool, among: int, apart: int, parts: int = 1, copied: int = 0,
-    panels: tuple[int, int] | None = None,
+    panels: tuple[int, int] | None = None, matrices: int = 1,
 ) -> TileLayouts:  # fmt: skip
     """A tile that is copied in boxes.
 
     Args:
         made: as the tensor cores see it.
-        position, among, apart, parts: see `Boxes`.
+        position, among, apart, parts, matrices: see `Boxes`.
         size: rows or columns of what one block has of it, or of one of its parts.
         copied: how many rows are copied, if not all.
         panels: which panels of a part are copied, from the first to before the second; by
@@ -205,9 +215,11 @@ def _in_boxes(
             f" {SMEM_ALIGNMENT} bytes",
         )
     step = size * (tile.cluster_m if position == 0 else tile.cluster_n)
+    step = 0 if matrices > 1 else step
     boxes = Boxes(
         position, rows, min(along - first * wide, wide), wide, across, end - first, first,
-        -(-along // wide), parts, step, pieces, among, apart, k_major, product.element_bytes,
+        -(-along // wide), parts, step, matrices, pieces, among, apart, k_major,
+        product.element_bytes,
     )  # fmt: skip
     shape = (*((1,) if product.batched else ()), ATOM_ROWS, wide)
     everywhere = ((0,) * len(shape),) * len(_row_bases(tile))

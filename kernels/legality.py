@@ -36,6 +36,7 @@ from triton_ext.kernels.registers import (
 from triton_ext.kernels.right_operand import panels_along_k
 from triton_ext.kernels.shared_memory import shared_memory_bytes
 from triton_ext.kernels.tile import PersistentTile, SimpleTile, Sm90Tile, Sm100Tile, Tile
+from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
 BOOLEAN = (False, True)
 SWIZZLES = (None, 32, 64, 128)
@@ -64,6 +65,7 @@ def check(product: ProductSpec, epilogue: EpilogueSpec, tile: Tile) -> None:
         check_sm100_tile(tile, product)
     if not isinstance(tile, SimpleTile):
         _check_groups(product, epilogue, tile)
+        _check_gated(product, tile)
 
 
 def check_product(product: ProductSpec, tile: Tile) -> None:
@@ -83,7 +85,7 @@ def _product_values(product: ProductSpec, tile: Tile) -> Values:
         yield "element_type", ELEMENT_TYPES
         defaults = (
             ("out_type", None), ("batched", False), ("collective", None), ("a_scale_rows", 0),
-            ("b_scale_rows", 0), ("groups", None),
+            ("b_scale_rows", 0), ("groups", None), ("gated", False),
         )  # fmt: skip
         yield from ((name, (value,)) for name, value in defaults)
         yield "fp32_accumulation", (False,)
@@ -102,7 +104,8 @@ def _product_values(product: ProductSpec, tile: Tile) -> Values:
     yield "out_type", (*exact, "fp32", "fp16", "bf16", "e4m3", "e5m2")
     yield "collective", (None, "gather", "scatter")
     alone = (False,) if product.scaling else BOOLEAN
-    yield "batched", (True,) if product.collective or product.groups else alone
+    several = product.collective or product.groups or product.gated
+    yield "batched", (True,) if several else alone
     scales = (0, 1, 128) if product.element_type in FP32_TYPES else (0,)
     yield "a_scale_rows", scales
     paired = (0,) if product.a_scale_rows == 0 else (1, 128)
@@ -110,6 +113,8 @@ def _product_values(product: ProductSpec, tile: Tile) -> Values:
     along_k = ("K",) if product.element_bytes == 2 else ()
     no_groups = bool(product.collective or product.scaling)
     yield "groups", (None,) if no_groups else (None, "M", "rows", "N", *along_k)
+    no_gate = no_groups or product.groups in ("N", "K")
+    yield "gated", (False,) if no_gate else BOOLEAN
     yield "a_scale_major", ("K", "MN")
     yield "b_scale_major", ("K", "MN")
 
@@ -138,6 +143,8 @@ def check_epilogue(epilogue: EpilogueSpec, product: ProductSpec, tile: Tile) -> 
     if epilogue.residual and product.collective is not None:
         rule = "must be None: there must be no residual"
         raise LayoutError("collective", product.collective, rule)
+    if epilogue.residual and product.gated:
+        raise LayoutError("residual", True, "must be False of gated products")
 
 
 def _epilogue_values(tile: Tile) -> Values:
@@ -255,6 +262,36 @@ def _check_groups(product: ProductSpec, epilogue: EpilogueSpec, tile: Persistent
     for name, value in legal.items():
         if getattr(tile, name) != value:
             raise LayoutError(name, getattr(tile, name), f"must be {value} of products of groups")
+
+
+def _check_gated(product: ProductSpec, tile: PersistentTile) -> None:
+    """Raise LayoutError unless a tile's kernel may make gated products, if its are."""
+    if not product.gated:
+        return
+    legal: dict[str, Any] = {
+        "swap_ab": False, "cluster_n": 1, "cluster_k": 1, "split_k": 1, "units": 1,
+        "last_through_pipeline": False,
+    }  # fmt: skip
+    for name, value in legal.items():
+        if getattr(tile, name) != value:
+            raise LayoutError(name, getattr(tile, name), f"must be {value} of gated products")
+    if product.has_fp32_blocks and tile.cta_group != 1:
+        rule = "must be 1 of gated products with fp32 scales of 128 elements along K"
+        raise LayoutError("cta_group", tile.cta_group, rule)
+    line = layouts_of(product, tile).b.encoding.swizzle_byte_width // product.element_bytes
+    if product.b_major == "K" and tile.block_k > line:
+        rule = f"must be at most {line} of gated products, a line of the swizzle"
+        raise LayoutError("block_k", tile.block_k, rule)
+    if tile.columns % (2 * ATOM_ROWS):
+        rule = f"must be a multiple of {2 * ATOM_ROWS} of gated products"
+        raise LayoutError("block_n", tile.block_n, rule)
+    pieces = 2 * tile.cta_group
+    if tile.c_parts % pieces:
+        rule = f"must be a multiple of {pieces}: each piece is of the gate, or of up"
+        raise LayoutError("c_parts", tile.c_parts, rule)
+    if 2 * tile.c_buffers > tile.c_parts:
+        rule = f"must be at most {tile.c_parts // 2}: two pieces make one of C"
+        raise LayoutError("c_buffers", tile.c_buffers, rule)
 
 
 def may_load_less(product: ProductSpec, tile: Sm90Tile) -> bool:

@@ -116,6 +116,7 @@ class SpecializedPlan(KernelPlan):
             boxes of their own; None where Triton copies them.
         product: the instructions of a product; None where they are Triton's.
         groups: what groups divide; None if there are none.
+        gated: whether an element of C is made of two sums.
         fp32_scales: how the fp32 scales of blocks lie in memory; None if there are none.
     """
 
@@ -126,6 +127,7 @@ class SpecializedPlan(KernelPlan):
     boxes: tuple[Boxes | None, Boxes | None, Boxes | None]
     product: Product | None
     groups: GroupsOfTiles | None
+    gated: bool
     fp32_scales: ScalesInMemory | None
 
     @property
@@ -133,7 +135,7 @@ class SpecializedPlan(KernelPlan):
         """How many rows, and columns, of what a consumer multiplies have one fp32 scale."""
         if self.fp32_scales is None:
             return 1, 1
-        segment = math.gcd(self.tile.columns, FP32_SCALE_BLOCK)
+        segment = math.gcd(self.tile.columns // (2 if self.gated else 1), FP32_SCALE_BLOCK)
         return (
             1 if self.fp32_scales.left_each else 64,
             1 if self.fp32_scales.right_each else segment,
@@ -146,8 +148,18 @@ class SpecializedPlan(KernelPlan):
 
     @property
     def block_n(self) -> int:
-        """Columns of the tile that a cluster computes."""
+        """Columns of the sums that a cluster computes."""
         return self.tile.cluster_n * self.tile.columns
+
+    @property
+    def c_columns(self) -> int:
+        """Columns of C that a cluster computes."""
+        return self.block_n // (2 if self.gated else 1)
+
+    @property
+    def c_pieces(self) -> int:
+        """In how many pieces of C a consumer's part of a tile leaves."""
+        return self.tile.c_parts // (2 if self.gated else 1)
 
     @property
     def scatters(self) -> bool:
@@ -229,6 +241,7 @@ def plan_of(spec: KernelSpec, *, generated_layouts: bool = True) -> KernelPlan:
         "boxes": layouts.boxes,
         "product": product_of(spec) if spec.has_own_products else None,
         "groups": _groups_of(product, tile.swap_ab),
+        "gated": product.gated,
         "fp32_scales": _scales_in_memory(product, tile.swap_ab),
     }
     if isinstance(tile, Sm90Tile):
@@ -238,7 +251,7 @@ def plan_of(spec: KernelSpec, *, generated_layouts: bool = True) -> KernelPlan:
             unit=(depth, tile.cluster_n * columns),
             consumer_registers=CONSUMER_REGISTERS[tile.consumers],
             scale_words=scale_words(product, tile),
-            asks_early=asks_early(product, spec.epilogue, tile),
+            asks_early=asks_early(product, spec.epilogue, tile) and not product.gated,
             last=last_tile(product, tile) if tile.last_through_pipeline else None,
             last_layout=layout(layouts.last),
             exchange=layouts.exchange and to_gluon(layouts.exchange),

@@ -45,6 +45,9 @@ class ProductSpec:
             its own, made in one launch; where each group ends is read from memory. "rows" is "M"
             with as many rows of A and C for each group, of which some count. Then `batched`: A, B
             and C have a first dimension, of one or of the groups.
+        gated: B is a pair of matrices, gate and up, of each matrix of a batch, and C is
+            activation(A @ gate) * (A @ up). Half of the columns of a tile of sums are those of
+            either. Then `batched`; needs Triton 3.9.
     """
 
     element_type: str
@@ -59,6 +62,7 @@ class ProductSpec:
     a_scale_major: Major = "MN"
     b_scale_major: Major = "K"
     groups: str | None = None
+    gated: bool = False
 
     @property
     def scale_rows(self) -> tuple[int, int]:
@@ -69,6 +73,11 @@ class ProductSpec:
     def has_fp32_blocks(self) -> bool:
         """Whether each 128 elements of K have fp32 scales."""
         return self.a_scale_rows > 0
+
+    @property
+    def sums_of_c(self) -> int:
+        """How many sums an element of C is made of."""
+        return 2 if self.gated else 1
 
     @functools.cached_property
     def element_bytes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from triton_ext.kernels.element_types import MIXED
 from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.shared_memory import segments
 from triton_ext.kernels.tile import Sm90Tile
 
 THREADS = 128
@@ -59,7 +60,7 @@ def _scale_registers(product: ProductSpec, tile: Sm90Tile, together: int) -> int
     of_rows = rows * (2 if left == 1 else 1)
     if right == 1:  # each is multiplied with those of the rows: there is nothing to spare
         return together * (of_rows + tile.columns // 4) + SCALE_REGISTERS
-    return together * (of_rows + tile.segments)
+    return together * (of_rows + segments(product, tile))
 
 
 def _sets_of_sums(product: ProductSpec, tile: Sm90Tile) -> int:

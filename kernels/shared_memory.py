@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
+from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.right_operand import right_columns
 from triton_ext.kernels.tile import PersistentTile, SimpleTile, Sm90Tile, Tile
@@ -28,8 +31,15 @@ def scale_words(product: ProductSpec, tile: Sm90Tile) -> tuple[int, int]:
         return 0, 0
     return (
         tile.rows if left == 1 else tile.rows // 64,
-        tile.columns if right == 1 else tile.segments,
+        tile.columns if right == 1 else segments(product, tile),
     )
+
+
+def segments(product: ProductSpec, tile: Sm90Tile) -> int:
+    """Into how many equal parts a tile's columns are divided, of which each lies in one block of
+    128.
+    """
+    return tile.columns // math.gcd(tile.columns // product.sums_of_c, FP32_SCALE_BLOCK)
 
 
 def buffer_bytes(product: ProductSpec, tile: PersistentTile) -> int:

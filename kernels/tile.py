@@ -9,11 +9,8 @@ swapped; its tile's rows, and the columns of the right one's, are those of what 
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
-
-from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
 
 LEAST_K = 4
 """How many products of tiles a part of a tile has at least, or about, if a block has two parts."""
@@ -65,9 +62,9 @@ class SpecializedTile:
             On sm_90 each of them copies some boxes of it to all; needs Triton 3.9.
         split_k: into how many parts along K the tiles of an incomplete last wave may be cut; those
             of clusters need Triton 3.9.
-        c_parts: how many pieces of a consumer's part of the tile of C are stored one by one; of as
-            many columns as a power of two.
-        c_buffers: how many pieces are in shared memory at the same time.
+        c_parts: in how many pieces a consumer's part of the tile is read one by one; of as many
+            columns as a power of two. Each is a piece of C, or two are if the product is gated.
+        c_buffers: how many pieces of C are in shared memory at the same time.
     """
 
     num_warps: ClassVar[int] = 4
@@ -91,13 +88,6 @@ class SpecializedTile:
     def columns(self) -> int:
         """Columns of the tile of the right operand: B, or A transposed if they are swapped."""
         return self.block_m if self.swap_ab else self.block_n
-
-    @functools.cached_property
-    def segments(self) -> int:
-        """Into how many equal parts its columns are divided, of which each lies in one block of
-        128.
-        """
-        return self.columns // math.gcd(self.columns, FP32_SCALE_BLOCK)
 
     @functools.cached_property
     def c_columns(self) -> int:

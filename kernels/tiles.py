@@ -31,6 +31,8 @@ class Boxes:
         first, all_panels: see there; of a part, how many panels there are.
         parts: of what one block has of the tile.
         step: rows of the matrix from a part's first to that of the next.
+        matrices: among how many matrices, one after the other, the parts are divided: 1, or
+            `parts`.
         pieces: boxes of a panel.
         among: how many blocks of a cluster share the tile; each copies some boxes to all.
         apart: how far apart these are in the cluster.
@@ -48,6 +50,7 @@ class Boxes:
     all_panels: int
     parts: int
     step: int
+    matrices: int
     pieces: int
     among: int
     apart: int

@@ -144,9 +144,17 @@ def made(tiles: Iterable[Mapping[str, Any]], product: ProductSpec) -> Iterator[K
         left, right = ("block_n", "block_m") if swap_ab else ("block_m", "block_n")
         fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
         fields["block_k"] *= 128 // product.element_bytes
+        if product.gated:
+            fields |= gated_pieces(fields["c_parts"], fields.get("c_buffers", 1))
         found = _fitting(product, fields)
         if found is not None:
             yield KernelSpec.unchecked(product, NO_EPILOGUE, _leaving(product, found))
+
+
+def gated_pieces(parts: int, buffers: int, cta_group: int = 1) -> dict[str, int]:
+    """The pieces of a gated product's tile, and the buffers of C, that come closest to these."""
+    parts = max(parts, 2 * cta_group)
+    return {"c_parts": parts, "c_buffers": min(buffers, parts // 2)}
 
 
 def copied_rows(size: int) -> int:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.choice.candidates import is_new
+from triton_ext.kernels.choice.candidates import gated_pieces, is_new
 from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.epilogue import NO_EPILOGUE
 from triton_ext.kernels.product import ProductSpec
@@ -169,7 +169,10 @@ def every_candidate(product: ProductSpec) -> tuple[KernelSpec, ...]:
         # As many stages as there is room for, and be it with narrower pieces of C.
         ways = itertools.product(range(most, 1, -1), ((pieces, min(pieces, 2)), (2 * pieces, 3)))
         for stages, (parts, buffers) in ways:
-            made = Sm100Tile(**fields, stages=stages, c_parts=parts, c_buffers=buffers)
+            leaving = {"c_parts": parts, "c_buffers": buffers}
+            if product.gated:
+                leaving = gated_pieces(parts, buffers, tile.get("cta_group", 1))
+            made = Sm100Tile(**fields, stages=stages, **leaving)
             try:
                 found.append(KernelSpec(product, NO_EPILOGUE, made))
                 break

@@ -22,6 +22,7 @@ from triton_ext.kernels.choice.table import Array, Table, ceil, divided
 from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.registers import FP32_RUN, may_accumulate_in_fp32
+from triton_ext.kernels.shared_memory import segments
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.kernels.tile import Sm90Tile
 
@@ -75,7 +76,7 @@ def _suits_scales(product: ProductSpec, tile: Sm90Tile) -> bool:
     """
     right = product.scale_rows[0 if tile.swap_ab else 1]
     if max(product.scale_rows) < FP32_SCALE_BLOCK or tile.consumers == 1:
-        return right < FP32_SCALE_BLOCK or tile.segments <= MOST_SEGMENTS
+        return right < FP32_SCALE_BLOCK or segments(product, tile) <= MOST_SEGMENTS
     whole = (tile.rows, tile.columns) == (SHARED_ROWS, FP32_SCALE_BLOCK)
     return right == FP32_SCALE_BLOCK and whole and not tile.pingpong
 

@@ -92,7 +92,7 @@ def copy_boxes(desc, BOXES: gl.constexpr, tile, barrier, matrix, mn, k, which, f
         BOXES: a `Boxes`.
         tile: this block's, or what comes first of it.
         barrier: what counts the bytes.
-        matrix: which of a batch.
+        matrix: which of a batch, or of as many times `Boxes.matrices`.
         mn, k: the element of the matrix at which the tile begins.
         which: of those that share it, this block.
         first: the number in the cluster of the first of those.
@@ -102,17 +102,19 @@ def copy_boxes(desc, BOXES: gl.constexpr, tile, barrier, matrix, mn, k, which, f
     TEXT: gl.constexpr = copy_text(BOXES, RANK, gl.num_ctas() > 1)
     blocks = sharers(BOXES) << first if BOXES.among > 1 else first
     if is_batched(desc):
-        matrix = gl.minimum(matrix, desc.shape[0] - 1).to(gl.int32)
+        last = desc.shape[0] // BOXES.matrices - 1
+        matrix = gl.minimum(matrix, last).to(gl.int32) * BOXES.matrices
     for i in gl.static_range(NUMBER):
         box = i * BOXES.among + which
         panel, row = box // BOXES.pieces, box % BOXES.pieces * BOXES.rows
         part = panel // BOXES.panels
         along = (BOXES.first + panel % BOXES.panels) * BOXES.wide
         off_mn, off_k = (row, along) if BOXES.k_major else (along, row)
+        which_matrix = matrix + part % BOXES.matrices
         place = (part * BOXES.all_panels * BOXES.wide + along) * BOXES.across + row * BOXES.wide
         gl.inline_asm(TEXT, "r,r,r,r,r,r,r",
                       (tile, barrier, mn + part * BOXES.step + off_mn, k + off_k,
-                       place * BOXES.element_bytes, blocks, matrix))  # fmt: skip
+                       place * BOXES.element_bytes, blocks, which_matrix))  # fmt: skip
 
 
 @gluon.constexpr_function

@@ -36,10 +36,12 @@ from triton_ext.kernels.device.pieces import piece_layout
 from triton_ext.kernels.device.pieces_of_c import (
     Pieces,
     Residual,
+    gate_of,
     last_read,
     pieces_together,
     place_of,
     stores_since,
+    up_of,
 )
 from triton_ext.kernels.device.split_k import Parts, words_of
 from triton_ext.kernels.device.values import value
@@ -59,6 +61,8 @@ class Epilogue:
         stores: how tiles of groups are stored; None if there are no groups.
         PIECE: the layout of a piece in registers, if what operations need is asked for while the
             tile is multiplied; None if each piece asks for its own.
+        GATED: whether a piece is made of two of the sums', gate and up.
+        PAIRED: how many blocks multiply together, each with columns of both.
     """
 
     pieces: Pieces
@@ -70,6 +74,8 @@ class Epilogue:
     last: LastPieces | gl.constexpr
     stores: GroupStores | gl.constexpr
     PIECE: gl.constexpr
+    GATED: gl.constexpr
+    PAIRED: gl.constexpr
 
     @gluon.jit
     def scatters(self):
@@ -124,6 +130,8 @@ class Epilogue:
     def ask(self, work, columns, PART: gl.constexpr, LAYOUT: gl.constexpr):
         """Begin the operations on pieces of PART columns that begin at these, and have LAYOUT."""
         size = self.pieces.size()
+        if self.GATED:
+            size = (size[0], 2 * size[1])
         before = 0
         before_n = 0
         if self.peers is not None:
@@ -225,13 +233,20 @@ class Epilogue:
         else:
             tma.store_wait(stores_since(FIRST, END, NUMBER, BUFFERS))
         for i in gl.static_range(FIRST, END):
-            if self.exchange is None:
-                piece = acc.read(pieces[place_of(i, NUMBER, SHARED)])
-            else:
+            if self.exchange is not None:
                 piece = self.exchange.sum(acc.sums[0].type.layout, WHICH * NUMBER + i)
+            elif self.GATED:
+                piece = acc.read(pieces[gate_of(i, NUMBER, self.PAIRED)])
+            else:
+                piece = acc.read(pieces[place_of(i, NUMBER, SHARED)])
+            if self.GATED:
+                up = acc.read(pieces[up_of(i, NUMBER, self.PAIRED)])
             if i == last_read(NUMBER, SHARED):
                 acc.release()
-            self.fill_piece(piece, i, work, found, phase, WHICH)
+            if self.GATED:
+                self.fill_gated(piece, up, i, work, WHICH)
+            else:
+                self.fill_piece(piece, i, work, found, phase, WHICH)
         self.send(work, FIRST, END, WHICH)
 
     @gluon.jit
@@ -287,6 +302,27 @@ class Epilogue:
         elif work.matrix == self.peers.ranks - 1:
             piece = apply_each(done.before, piece, found.before, WHICH_OF)
             piece = apply_each(done.after, piece, found.after, WHICH_OF)
+        self.round(piece, buffer)
+
+    @gluon.jit
+    def fill_gated(self, gate, up, i: gl.constexpr, work, WHICH: gl.constexpr):
+        """Piece i of a tile, made of its two sums; into its buffer, which is free."""
+        LAYOUT: gl.constexpr = gate.type.layout
+        PART: gl.constexpr = self.pieces.tiles.shape[2]
+        done = self.operations
+        column = self.pieces.column(work, i)
+        found = self.ask(work, (column + self.pieces.size()[1].to(gl.int32),), PART, LAYOUT)
+        up = apply_each(done.of_part, up, found.of_part, 0)
+        up = apply_each(done.before, up, found.before, 0)
+        found = self.ask(work, (column,), PART, LAYOUT)
+        gate = apply_each(done.of_part, gate, found.of_part, 0)
+        gate = apply_each(done.before, gate, found.before, 0)
+        gate = apply_each(done.after, gate, found.after, 0)
+        self.round(gate.to(gl.float32) * up.to(gl.float32), self.pieces.buffer(i, WHICH))
+
+    @gluon.jit
+    def round(self, piece, buffer):
+        """A piece in C's type, into a buffer."""
         if self.pieces.desc.dtype.primitive_bitwidth == 8:  # Triton converts no integers to fp8
             piece = piece.to(gl.float32)
         buffer.store(piece.to(self.pieces.desc.dtype))
@@ -316,7 +352,7 @@ def epilogue_of(desc, tiles, c0_desc, c0_ready, values, exchange, peers, last, P
     TILE: gl.constexpr = PLAN.tile
     workspace = value(values, "workspace", PLAN)
     pieces = Pieces(
-        desc, tiles, TILE.c_parts, TILE.c_buffers, TILE.cluster_n, not TILE.swap_ab, SHARED
+        desc, tiles, PLAN.c_pieces, TILE.c_buffers, TILE.cluster_n, not TILE.swap_ab, SHARED
     )
     parts = Parts(workspace, words_of(workspace, TILE.consumers), TILE.sharing_consumers,
                   PLAN.block_n)  # fmt: skip
@@ -327,4 +363,5 @@ def epilogue_of(desc, tiles, c0_desc, c0_ready, values, exchange, peers, last, P
         stores: gl.constexpr = None
     else:
         stores = GroupStores(value(values, "c", PLAN), PLAN.groups.dim)
-    return Epilogue(pieces, parts, operations, residual, exchange, peers, last, stores, PIECE)
+    return Epilogue(pieces, parts, operations, residual, exchange, peers, last, stores, PIECE,
+                    PLAN.gated, TILE.cta_group)  # fmt: skip

@@ -60,11 +60,14 @@ class ScaleMatrix:
         return pointer
 
     @gluon.jit
-    def vector(self, matrix, off, k, LENGTH: gl.constexpr, LAYOUT: gl.constexpr):
+    def vector(self, matrix, off, k, LENGTH: gl.constexpr, LAYOUT: gl.constexpr,
+               UP: gl.constexpr = None):  # fmt: skip
         """Those of so many rows from `off` on, which each have their own; 0 of those that there are
-        not.
+        not. Of a gate, those from UP on are rows of the second half.
         """
         rows = off + gl.arange(0, LENGTH, LAYOUT)
+        if UP is not None:
+            rows += gl.where(gl.arange(0, LENGTH, LAYOUT) < UP, 0, self.rows // 2 - UP)
         return gl.load(self.at(matrix, rows, k), mask=rows < self.rows, other=0.0)
 
     @gluon.jit
@@ -84,10 +87,22 @@ class Fp32Scales:
 
     Attributes:
         left, right: theirs.
+        up: how many columns behind those of the gate those of up begin.
+        HALF: how many columns of a tile come before those of up; 0 if there is no gate.
     """
 
     left: ScaleMatrix
     right: ScaleMatrix
+    up: gl.tensor
+    HALF: gl.constexpr
+
+    @gluon.jit
+    def column(self, work, COLUMN: gl.constexpr):
+        """A column of a tile, among those of the right operand."""
+        off = work.off_n + COLUMN
+        if self.HALF > 0 and COLUMN >= self.HALF:
+            off += self.up - self.HALF
+        return off
 
     @gluon.jit
     def of_rows(self, work, k, ROWS: gl.constexpr, TOGETHER: gl.constexpr, LAYOUT: gl.constexpr):
@@ -110,11 +125,13 @@ class Fp32Scales:
         """Those of a tile's columns: a tensor for each unit; or one number for so many together."""
         found = ()
         if self.right.EACH:
+            UP: gl.constexpr = self.HALF if UNIT > self.HALF and self.HALF > 0 else None
             for i in gl.static_range(UNITS):
-                found += (self.right.vector(work.matrix, work.off_n + i * UNIT, k, UNIT, LAYOUT),)
+                off = self.column(work, i * UNIT)
+                found += (self.right.vector(work.matrix, off, k, UNIT, LAYOUT, UP),)
         else:
             for i in gl.static_range(0, UNIT * UNITS, TOGETHER):
-                found += (self.right.one(work.matrix, work.off_n + i, k),)
+                found += (self.right.one(work.matrix, self.column(work, i), k),)
         return found
 
 
@@ -133,6 +150,7 @@ def fp32_scales_of(values, size_m, size_n, num_k, left_step, right_step, PLAN: g
         A_IS_LEFT: gl.constexpr = not PLAN.tile.swap_ab
         LEFT: gl.constexpr = "a_blocks" if A_IS_LEFT else "b_blocks"
         RIGHT: gl.constexpr = "b_blocks" if A_IS_LEFT else "a_blocks"
+        columns = size_n * (2 if PLAN.gated else 1)
         left = ScaleMatrix(
             value(values, LEFT, PLAN), left_step,
             size_m if SCALES.left_each else gl.cdiv(size_m, BLOCK), num_k,
@@ -140,8 +158,9 @@ def fp32_scales_of(values, size_m, size_n, num_k, left_step, right_step, PLAN: g
         )  # fmt: skip
         right = ScaleMatrix(
             value(values, RIGHT, PLAN), right_step,
-            size_n if SCALES.right_each else gl.cdiv(size_n, BLOCK), num_k,
+            columns if SCALES.right_each else gl.cdiv(columns, BLOCK), num_k,
             SCALES.right_k_major, SCALES.right_each, SCALES.several[1],
         )  # fmt: skip
-        scales = Fp32Scales(left, right)
+        HALF: gl.constexpr = PLAN.tile.columns // 2 if PLAN.gated else 0
+        scales = Fp32Scales(left, right, size_n, HALF)
     return scales

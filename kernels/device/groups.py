@@ -198,7 +198,8 @@ def groups_of(values, tiling, a_desc, b_desc, c_desc, k_extent, PLAN: gl.constex
     Args:
         a_desc, b_desc, c_desc: the kernel's descriptors, one of which has a matrix for each group.
     """
-    number = gl.maximum(gl.maximum(a_desc.shape[0], b_desc.shape[0]), c_desc.shape[0])
+    of_b = b_desc.shape[0] // (2 if PLAN.gated else 1)
+    number = gl.maximum(gl.maximum(a_desc.shape[0], of_b), c_desc.shape[0])
     number = number.to(gl.int32)
     DIM: gl.constexpr = PLAN.groups.dim
     if DIM == ROWS:

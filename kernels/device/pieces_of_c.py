@@ -36,6 +36,21 @@ def place_of(turn, pieces, shared):
 
 
 @gluon.constexpr_function
+def gate_of(piece, pieces, paired):
+    """Which piece of the sums has the gate of a piece of C, of so many: each of the blocks that
+    multiply together has columns of the gate, then as many of up.
+    """
+    own = pieces // paired
+    return piece // own * 2 * own + piece % own
+
+
+@gluon.constexpr_function
+def up_of(piece, pieces, paired):
+    """Which one has what the gate is multiplied with."""
+    return gate_of(piece, pieces, paired) + pieces // paired
+
+
+@gluon.constexpr_function
 def last_read(pieces, shared):
     """The turn after which a tile's place may be overwritten."""
     return min(2 * shared or pieces, pieces) - 1

@@ -23,7 +23,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from triton_ext.compat import TRITON_VERSION, aggregate
+from triton_ext.compat import TRITON_VERSION, aggregate, reinterpret
 from triton_ext.kernels.device.block_scales import BlockScales
 from triton_ext.kernels.device.boxes import copied_bytes, copiers, copiers_of, copy_boxes
 from triton_ext.kernels.device.clusters import OWN, block_of_cluster
@@ -185,6 +185,14 @@ class Pipeline:
         return self.b_tiles.index(slot.index * UNITS)
 
     @gluon.jit
+    def half(self, desc, slot, WHICH: gl.constexpr):
+        """A half of a slot's tile of B, as a block of a descriptor."""
+        STAGES: gl.constexpr = self.b_tiles.shape[0]
+        SHAPE: gl.constexpr = [2 * STAGES] + desc.block_type.shape  # noqa: RUF005 (Triton has no *)
+        halves = reinterpret(self.b_tiles, desc.dtype, SHAPE, desc.layout)
+        return halves.index(2 * slot.index + WHICH)
+
+    @gluon.jit
     def fill(self, slot, operands, work, k):
         """Wait until the slot is free, and start the copies of all its tiles, those of K tile k."""
         TILE: gl.constexpr = self.PLAN.tile
@@ -201,7 +209,8 @@ class Pipeline:
             0 if scales is None else scales.a_desc.nbytes_per_cta + scales.b_desc.nbytes_per_cta
         )
         left_bytes: gl.constexpr = copied_bytes(operands.a, LEFT) * (PARTS if LEFT is None else 1)
-        right_bytes: gl.constexpr = copied_bytes(operands.b, RIGHT)
+        TWICE: gl.constexpr = self.PLAN.gated and RIGHT is None
+        right_bytes: gl.constexpr = copied_bytes(operands.b, RIGHT) * (2 if TWICE else 1)
         edge_bytes: gl.constexpr = 0 if EDGE is None else copied_bytes(operands.edge, EDGE)
         off_k = k * (TILE.block_k * TILE.cluster_k)
         if self.PLAN.groups is not None:
@@ -227,6 +236,10 @@ class Pipeline:
             if EDGE is not None:
                 copy_boxes(operands.edge, EDGE, self.right_unit(slot), barrier,
                            work.matrix, off_n, own_k, row, first)  # fmt: skip
+        elif TWICE:
+            for half in gl.static_range(2):
+                load_tile(operands.b, 2 * work.matrix + half, work.off_n, off_k, barrier,
+                          self.half(operands.b, slot, half), self.PLAN.right_k_major)  # fmt: skip
         else:
             load_tile(operands.b, work.matrix, work.off_n, off_k, barrier,
                       self.b_tiles.index(slot.index), self.PLAN.right_k_major,

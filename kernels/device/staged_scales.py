@@ -58,13 +58,20 @@ def own_address(memory):
 
 
 @gluon.jit
-def sources_of(matrix, number, off, k, COUNT: gl.constexpr, TOGETHER: gl.constexpr):
+def sources_of(
+    matrix, number, off, k, COUNT: gl.constexpr, TOGETHER: gl.constexpr, HALF: gl.constexpr = 0,
+    up=0,
+):  # fmt: skip
     """Where the scales of rows from `off` on for block k lie: so many, each of which so many rows
-    have together; a tensor for each 32. Behind those that there are, the last one is repeated.
+    have together; a tensor for each 32. Behind those that there are, the last one is repeated. If
+    there is a gate, those from row HALF on are `up` rows behind the first ones.
     """
     found = ()
     for i in gl.static_range(0, COUNT, 32):
-        rows = off + (i + gl.arange(0, 32, lanes_layout(gl.num_ctas()))) * TOGETHER
+        rows = (i + gl.arange(0, 32, lanes_layout(gl.num_ctas()))) * TOGETHER
+        if HALF > 0:
+            rows += gl.where(rows < HALF, 0, up - HALF)
+        rows += off
         if not matrix.EACH:
             rows = rows // BLOCK
         found += (matrix.at(number, gl.minimum(rows, matrix.rows - 1), k),)
@@ -113,7 +120,8 @@ class StagedScales:
             SEGMENT: how many columns have one scale together.
         """
         k = work.k_first
-        columns = sources_of(self.memory.right, work.matrix, work.off_n, k, self.COLUMNS, SEGMENT)
+        columns = sources_of(self.memory.right, work.matrix, work.off_n, k, self.COLUMNS, SEGMENT,
+                             self.memory.HALF, self.memory.up)  # fmt: skip
         OWN_M: gl.constexpr = UNIT_M // gl.num_ctas()
         COUNT: gl.constexpr = self.ROWS // PARTS
         row = work.off_m + block_of_cluster() * OWN_M

@@ -182,7 +182,8 @@ def produce_all(operands, pipeline, tiling):
     BATCHED: gl.constexpr = is_batched(operands.a)
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:  # one operand may be shared by all
-        tiles *= gl.maximum(operands.a.shape[0], operands.b.shape[0])
+        of_b = operands.b.shape[0] // (2 if pipeline.PLAN.gated else 1)
+        tiles *= gl.maximum(operands.a.shape[0], of_b)
     steps = tiling.steps(tiles)
     work = tiling.work(0, tiles, BATCHED)
     wait_with(steps | work.matrix | work.off_m | work.off_n | work.k_first | work.k_end)
@@ -405,8 +406,8 @@ def matmul_warp_specialized(
     k_extent = matrix_size(a_desc, 1 if PLAN.left_k_major else 0)
     num_k = gl.cdiv(k_extent, TILE.block_k * TILE.cluster_k)
     tiling = Tiling(
-        size_m, size_n, gl.cdiv(size_m, PLAN.block_m), gl.cdiv(size_n, PLAN.block_n), num_k, group,
-        PLAN.block_m, PLAN.block_n, TILE.split_k,
+        size_m, size_n, gl.cdiv(size_m, PLAN.block_m), gl.cdiv(size_n, PLAN.c_columns), num_k,
+        group, PLAN.block_m, PLAN.c_columns, TILE.split_k,
         overlap(PLAN.left_k_major and N_MAJOR, c0_desc is None, PLAN.scaled_together[0]),
         overlap(PLAN.right_k_major and not N_MAJOR, c0_desc is None, PLAN.scaled_together[1]),
     )  # fmt: skip

@@ -335,7 +335,7 @@ def promote(epilogue, accumulators, scales, which, work):
     COLUMNS: gl.constexpr = epilogue.pieces.tiles.shape[2]
     zeros = accumulators.at(which).zeros(COLUMNS)
     sums = ()
-    for _ in gl.static_range(epilogue.pieces.NUMBER):
+    for _ in gl.static_range(epilogue.pieces.NUMBER * (2 if epilogue.GATED else 1)):
         sums += (zeros,)  # type: ignore[assignment]
     found = Promoted(sums)
     for k in range(work.k_first, work.k_end):
@@ -404,8 +404,8 @@ def matmul_warp_specialized_sm100(
     k_extent = matrix_size(a_desc, 1 if PLAN.left_k_major else 0)
     num_k = gl.cdiv(k_extent, TILE.block_k)
     tiling = Tiling(
-        size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N), num_k, group, BLOCK_M,
-        BLOCK_N, TILE.split_k, 0, 0,
+        size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, PLAN.c_columns), num_k, group,
+        BLOCK_M, PLAN.c_columns, TILE.split_k, 0, 0,
     )  # fmt: skip
     peers = peers_of(
         own_desc, values, first_chunk, ranks, piece_rows,

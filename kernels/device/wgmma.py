@@ -19,7 +19,6 @@ The text is inline assembly for which Triton 3.9 is needed: it gives the address
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,10 +26,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand, derive_operand
-from triton_ext.kernels.element_types import FP32_SCALE_BLOCK, Major, operand_types
+from triton_ext.kernels.element_types import Major, operand_types
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.registers import partial_sums
 from triton_ext.kernels.right_operand import right_unit
+from triton_ext.kernels.shared_memory import segments
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.kernels.tile import Sm90Tile
 from triton_ext.kernels.tiles import tile_layouts
@@ -140,7 +140,7 @@ def _sum_scales(product: ProductSpec, tile: Sm90Tile) -> SumScales | None:
     if not product.has_fp32_blocks:
         return None
     left, right = product.scale_rows[:: -1 if tile.swap_ab else 1]
-    return SumScales(left == 1, right == 1, math.gcd(tile.columns, FP32_SCALE_BLOCK))
+    return SumScales(left == 1, right == 1, tile.columns // segments(product, tile))
 
 
 class _Operand(NamedTuple):

@@ -26,11 +26,13 @@ def test_matmul():
 def test_experts():
     pytest.importorskip("torch")
     pytest.importorskip("triton", minversion="3.9", reason="promoted sums need it")
-    scales, groups, drop_in = python_blocks("moe.md")
+    scales, groups, gated, drop_in = python_blocks("moe.md")
     names: dict[str, object] = {}
     exec(scales, names)
     exec(groups, names)
     ours = names["y"]
+    exec(gated, names)
+    assert names["inner"].shape == (50, 36)
     exec(drop_in, names)
     assert (ours == names["y"]).all()
     assert names["gradient"].shape == (3, 64, 72)

@@ -44,7 +44,7 @@ def needed_release(config):
     if "cluster_launch_control" in config or config["element_type"] in types:
         return 3, 8
     made = kernel_spec(**config)
-    newer = any(made.layouts.boxes) or getattr(made.tile, "cluster_k", 1) > 1
+    newer = any(made.layouts.boxes) or made.product.gated or getattr(made.tile, "cluster_k", 1) > 1
     return (3, 9) if newer else (3, 7)
 
 

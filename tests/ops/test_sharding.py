@@ -57,6 +57,19 @@ def test_placements_of_a_product(ranks):
             assert communications == 1
 
 
+def test_placements_of_groups(ranks):
+    """Columns and K are cut, rows and the columns of gate and up are not."""
+    rows = {tuple(row[:3]): row[3:] for row in ranks["2"]["groups"]}
+    assert all(error < 0.004 for *_, error in rows.values())
+    assert rows[None, "R", "S(2)"][:2] == ["S(1)", 0]
+    assert rows[None, "S(1)", "S(1)"][:2] == ["P(sum)", 0]
+    communicated = {key for key, (_, count, _) in rows.items() if count}
+    assert communicated == {
+        (None, "S(0)", "R"), ("swiglu", "R", "S(2)"), ("swiglu", "S(1)", "S(1)"),
+        ("swiglu", "S(0)", "R"),
+    }  # fmt: skip
+
+
 def test_scales_of_blocks(ranks):
     whole, others = ranks["2"]["scales_of_blocks"]
     assert whole == ["S(0)", 0, True]

@@ -74,6 +74,27 @@ def placements_of_a_product():
     return rows
 
 
+def groups():
+    """Products of groups by placements of a and b: that of the output, what was communicated, and
+    the error.
+    """
+    mesh, rows = init_device_mesh("cpu", (dist.get_world_size(),)), []
+    a, b, offs = numbers(40, 32), numbers(3, 32, 16), torch.tensor([10, 10, 40]).int()
+    sums = torch.cat([a[:10].float() @ b[0].float(), a[10:].float() @ b[2].float()])
+    gate, up = sums.chunk(2, -1)
+    ends = distribute_tensor(offs, mesh)
+    for activation in (None, "swiglu"):
+        expected = sums if activation is None else F.silu(gate) * up
+        for places in ((Replicate(), Shard(2)), (Shard(1), Shard(1)), (Shard(0), Replicate())):
+            sharded = [distribute_tensor(x, mesh, [p]) for x, p in zip((a, b), places, strict=True)]
+            with CommDebugMode() as seen:
+                made = triton_ext.grouped_mm(*sharded, ends, activation=activation)
+            error = difference(made, expected)
+            place = str(made.placements[0])
+            rows.append((activation, *map(str, places), place, seen.get_total_counts(), error))
+    return rows
+
+
 def scales_of_blocks():
     """mxfp8 on the emulated Blackwell, with rows cut into whole pieces of 128 scales, and not: the
     placement, what was communicated, and whether the product is that of one GPU, bit by bit; or
@@ -356,7 +377,7 @@ def divided_products():
 
 
 FUNCTIONS = {
-    2: (placements_of_a_product, scales_of_blocks, random_products, models),
+    2: (placements_of_a_product, groups, scales_of_blocks, random_products, models),
     4: (random_products, models),
 }
 DIVIDED = {3: (divided_products,)}

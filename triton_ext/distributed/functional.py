@@ -18,7 +18,8 @@ from triton_ext.kernels.epilogue import ACTIVATIONS
 from triton_ext.ops import registered
 from triton_ext.ops.call import Call
 from triton_ext.ops.checks import check_operands
-from triton_ext.ops.epilogue import Epilogue, activated, epilogue_of, finished
+from triton_ext.ops.epilogue import ACTIVATION_FUNCTIONS, Epilogue, activated, epilogue_of, finished
+from triton_ext.ops.gates import GATES
 from triton_ext.ops.products import product
 from triton_ext.ops.types import FP8_TYPES, bias_type, output_type
 
@@ -177,6 +178,9 @@ def _product(
     found = _group(group)
     bias, activation, *scales = parts
     epilogue_of(bias, activation)  # raises
+    if activation in GATES:
+        rule = f"must be one of {sorted(ACTIVATION_FUNCTIONS.keys() - GATES.keys())}"
+        raise LayoutError("activation", activation, f"{rule} between ranks")
     if not isinstance(found, dist.ProcessGroup):
         epilogue = _checked(kind, a, b, parts, out_dtype, found.ranks)
         return _overlapped(kind, a, b, found, epilogue, out_dtype)

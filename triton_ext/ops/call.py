@@ -13,6 +13,7 @@ from torch.nn import Parameter
 
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.epilogue import NOTHING, Epilogue
+from triton_ext.ops.gates import columns_after
 from triton_ext.ops.types import output_type
 
 _TENSORS = frozenset((Tensor, Parameter))
@@ -64,6 +65,12 @@ class Call(NamedTuple):
     @property
     def shape(self) -> tuple[int, ...]:
         """The output's shape, of a matrix or batch b that is not `linear`."""
+        *lead, columns = self.sums_shape
+        return (*lead, columns_after(self.epilogue.activation, columns))
+
+    @property
+    def sums_shape(self) -> tuple[int, ...]:
+        """That of the product before its activation, which may be gated."""
         if self.epilogue.offs is not None and self.groups in ("N", "K"):
             lead = self.epilogue.offs.shape if self.groups == "K" else ()
             return (*lead, self.a.shape[-2], self.b.shape[-1])

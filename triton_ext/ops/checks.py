@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError
+from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import Gpu, find_gpu, require_gpu
@@ -87,8 +88,28 @@ def autocast(call: Call) -> Call:
     return call._replace(a=cast(call.a), b=cast(call.b), epilogue=epilogue)
 
 
+def check_gate(call: Call) -> None:
+    """Raise LayoutError unless a gated activation, if there is one, has two halves."""
+    if call.epilogue.gate is not None and (call.b.dim() < 2 or call.b.shape[-1] % 2):
+        rule = f"must have an even number of columns for {call.epilogue.activation!r}"
+        raise LayoutError("b.shape", tuple(call.b.shape), rule)
+    gate, blocks = call.epilogue.gate, call.epilogue.blocks_b
+    if gate is None or blocks is None:
+        return
+    if gate.interleaved or blocks.dtype != torch.float32:
+        rule = "must not be interleaved with scales of blocks, which must be fp32"
+        raise LayoutError("activation", call.epilogue.activation, rule)
+    columns = call.b.shape[-1]
+    if blocks.shape[-1] != columns and columns % (2 * FP32_SCALE_BLOCK):
+        rule = "must have a multiple of 256 columns: scales of 128 are of the gate or of up"
+        raise LayoutError("b.shape", tuple(call.b.shape), rule)
+
+
 def check_added(call: Call) -> None:
-    """Raise LayoutError unless bias, residual and out are for an output of the call's type."""
+    """Raise LayoutError unless bias, residual and out are for an output of the call's type, which
+    can be made.
+    """
+    check_gate(call)
     epilogue, dtype = call.epilogue, call.dtype
     others = (("bias", epilogue.bias), ("residual", epilogue.residual), ("out", call.out))
     for name, tensor in others:
@@ -152,6 +173,10 @@ def check_groups(call: Call) -> None:
         raise LayoutError("a.dtype", a.dtype, rule)
     if call.out is not None:
         raise LayoutError("out", tuple(call.out.shape), "must be None of products of groups")
+    check_gate(call)
+    if call.epilogue.gate is not None and b.dim() != 3:
+        rule = "must be None, unless b is (G, K, N): groups divide the gate else"
+        raise LayoutError("activation", call.epilogue.activation, rule)
 
 
 def check_types(
@@ -205,6 +230,7 @@ def checked_gpu(call: Call) -> Gpu:
         check_operands(a, b)
     else:
         check_groups(call)
+    check_gate(call)
     gpu = require_gpu(a.device)
     blocks = None if epilogue.blocks_a is None else epilogue.blocks_a.dtype
     check_types(a, b, out_dtype, gpu.arch, blocks)

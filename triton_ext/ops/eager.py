@@ -13,6 +13,8 @@ from torch import Tensor
 
 from triton_ext.ops.call import Call, is_bare, wants_gradient
 from triton_ext.ops.epilogue import activated, epilogue_of
+from triton_ext.ops.gated import gradient_of_sums
+from triton_ext.ops.gates import GATES
 from triton_ext.ops.plans import ProductPlan, cached, find, signature
 from triton_ext.ops.products import product
 from triton_ext.ops.registered import by_operators
@@ -61,11 +63,11 @@ def multiply(call: Call, bare: bool, gradient: bool) -> Tensor:
 
 
 def _below_autograd(call: Call) -> Call:
-    """What autograd makes of a call itself: the gradient of an activation is torch's own, and a
-    residual with beta 0 is not read.
+    """What autograd makes of a call itself: the gradient of an activation is torch's own, but of a
+    gated one, and a residual with beta 0 is not read.
     """
     bias, activation, residual, beta, alpha, *_ = call.epilogue
-    if activation is None and beta != 0:
+    if (activation is None and beta != 0) or activation in GATES:
         return call
     return call._replace(epilogue=epilogue_of(bias, None, residual, beta, alpha))
 
@@ -88,21 +90,29 @@ class Multiply(torch.autograd.Function):
         plan: ProductPlan | None,
     ) -> Tensor:
         needs_a, needs_b, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+        ctx.gate = call.epilogue.activation  # below autograd there is no other one
+        kept = ctx.gate is not None
+        ctx.save_for_backward(
+            a if needs_b or kept else None, b if needs_a or kept else None, bias if kept else None
+        )
         ctx.residual_shape = None if residual is None else residual.shape
         ctx.beta, ctx.alpha, ctx.linear = beta, call.epilogue.alpha, call.linear
         return _without_gradient(call) if plan is None else plan.run(call)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        a, b = ctx.saved_tensors
+        a, b, bias = ctx.saved_tensors
         _, _, needs_bias, needs_residual, *_ = ctx.needs_input_grad
+        if ctx.gate is not None:
+            sums = _differentiable(Call(a, b, epilogue_of(bias), linear=ctx.linear))
+            grad = gradient_of_sums(sums, grad, ctx.gate)
         scaling = epilogue_of(alpha=ctx.alpha)
         grad_a = grad_b = grad_bias = grad_residual = None
-        if b is not None:
+        needs_a, needs_b, *_ = ctx.needs_input_grad
+        if needs_a:
             grad_a = _differentiable(Call(grad, b, scaling, linear=not ctx.linear))
         rows = grad if grad.dim() == 2 else grad.flatten(0, -2)
-        if a is not None:
+        if needs_b:
             a = a if a.dim() == 2 else a.flatten(0, -2)
             left, right = (rows, a) if ctx.linear else (a, rows)
             grad_b = _differentiable(Call(left.t(), right, scaling))
@@ -122,7 +132,7 @@ def with_gradient(call: Call, plan: ProductPlan | None = None) -> Tensor:
     bias, activation, residual, beta, *_ = call.epilogue
     below = _below_autograd(call)
     made: Tensor = Multiply.apply(call.a, call.b, bias, residual, beta, below, plan)
-    return activated(made, activation)
+    return made if below.epilogue.activation is activation else activated(made, activation)
 
 
 def _without_gradient(call: Call) -> Tensor:

@@ -12,13 +12,13 @@ from torch.autograd import forward_ad
 
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.epilogue import EpilogueSpec
+from triton_ext.ops.gates import FUNCTIONS, GATES, GateForm, gate_of
 from triton_ext.ops.types import FP8_TYPES
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "gelu": torch.nn.functional.gelu,
+    **FUNCTIONS,
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-    "silu": torch.nn.functional.silu,
+    **{name: gate.apply for name, gate in GATES.items()},
 }
 
 
@@ -59,6 +59,11 @@ class Epilogue(NamedTuple):
         return None if blocks is None or blocks.dtype == torch.float32 else blocks.dtype
 
     @property
+    def gate(self) -> GateForm | None:
+        """What its activation is, if that is gated."""
+        return gate_of(self.activation)
+
+    @property
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name, without those that are None."""
         names = ("bias", "residual", "scale_a", "scale_b", "blocks_a", "blocks_b", "offs")
@@ -70,8 +75,10 @@ class Epilogue(NamedTuple):
             None if scale is None else "one" if scale.numel() == 1 else "each"
             for scale in (self.scale_a, self.scale_b)
         )
+        gate = self.gate
+        activation = self.activation if gate is None else gate.activation
         return EpilogueSpec(
-            self.bias is not None, self.activation, a_scales, b_scales, self.alpha != 1,
+            self.bias is not None, activation, a_scales, b_scales, self.alpha != 1,
             self.residual is not None,
         )  # fmt: skip
 
@@ -114,6 +121,9 @@ def epilogue_of(
         and not (differentiable and isinstance(residual, Tensor) and asks_for_gradient(residual))
     ):
         residual = None
+    if residual is not None and activation in GATES:
+        rule = f"must be None with the gated activation {activation!r}"
+        raise LayoutError("residual", type(residual).__name__, rule)
     if residual is None:
         if bias is None and activation is None and alpha == 1:
             return NOTHING
@@ -131,9 +141,11 @@ def asks_for_gradient(*tensors: Tensor | None) -> bool:
 
 
 def without_activation(epilogue: Epilogue) -> Epilogue:
-    """The same sum, of a product without scales; the gradient of an activation is torch's own."""
+    """The same sum, of a product without scales; the gradient of an activation is torch's own, but
+    of a gated one.
+    """
     bias, activation, residual, beta, alpha, *_ = epilogue
-    if activation is None:
+    if activation is None or activation in GATES:  # whose gradient has a kernel
         return epilogue
     return epilogue_of(bias, None, residual, beta, alpha, differentiable=True)
 

@@ -25,6 +25,7 @@ from triton_ext.ops.eager import multiply, repeated
 from triton_ext.ops.epilogue import (
     NOTHING,
     Epilogue,
+    activated,
     broadcasts_to,
     epilogue_from,
     epilogue_of,
@@ -33,12 +34,13 @@ from triton_ext.ops.epilogue import (
     sum_epilogue,
 )
 from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangents
+from triton_ext.ops.gates import Gate
 from triton_ext.ops.products import product
 from triton_ext.ops.scales import blocks_of, have_blocks
 from triton_ext.ops.shapes import canonical
 from triton_ext.ops.types import SCALE_LENGTHS, bias_type
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"] | Gate
 Fallback = Literal["torch"]
 Scales = Tensor | Sequence[Tensor]
 
@@ -67,6 +69,11 @@ def matmul(
     beside these) are torch's own operations after the kernel, on the product as it was rounded to
     the output's type.
 
+    A gated activation makes (..., M, N / 2) of the product in the kernel: the first half of the
+    columns, the gate, by silu ("swiglu"), gelu ("geglu") or relu ("reglu"), times the second half,
+    up; or, with "swiglu_interleaved" and so on, of each two neighbours. The sums are never stored:
+    for a gradient they are made again.
+
     Memory beyond the output: a copy of an operand that TMA can read neither by rows nor by columns
     (rows or columns, and matrices of a batch, must start at multiples of 16 bytes, rows or columns
     be contiguous; of fp32, on sm_90 also of fp8 and int8, the K dimension); of a batch that is
@@ -83,7 +90,8 @@ def matmul(
             slow.
         b: (..., K, N) or (K,), likewise.
         bias: what can be broadcast to the output, of its type; bf16 for an output of fp8.
-        activation: "relu", "gelu" (with erf), "gelu_tanh" or "silu".
+        activation: "relu", "gelu" (with erf), "gelu_tanh" or "silu"; or gated: N must be even
+            then, the bias is for N columns, and there is no residual.
         residual: what can be broadcast to the output, of its type.
         beta: what the residual is multiplied with; if 0, the residual is not read, and its gradient
             is zero.
@@ -96,7 +104,8 @@ def matmul(
         fallback: "torch" to leave to PyTorch what there are no kernels for (types, devices).
 
     Returns:
-        (..., M, N), contiguous (``out``, if given); without M if a is a vector, without N if b is.
+        (..., M, N), contiguous (``out``, if given); without M if a is a vector, without N if b is;
+        (..., M, N / 2) with a gated activation.
 
     Raises:
         UnsupportedDeviceError: the tensors are on another device.
@@ -121,7 +130,7 @@ def _made(call: Call, fallback: Fallback | None = None) -> Tensor:
     else:
         bare, gradient = is_bare(call), wants_gradient(call)
         plain, shape, late = canonical(call, gradient)
-        if call.out is not None:
+        if call.out is not None and late.gate is None:
             _resize(call.out, shape)
         made = multiply(plain, bare, gradient)
         made = made if made.shape == shape else made.view(shape)
@@ -153,6 +162,9 @@ def linear(
 ) -> Tensor:
     """``activation(input @ weight.T + bias)``, as ``torch.nn.functional.linear``.
 
+    With ``activation="swiglu"`` it is the first half of a transformer's feed-forward block, given
+    the weights of gate and up one after the other (or in turns: "swiglu_interleaved").
+
     Args:
         input: (..., K).
         weight: (N, K), or (K,).
@@ -160,7 +172,7 @@ def linear(
         activation, out_dtype, fallback: as for `matmul`.
 
     Returns:
-        (..., N); (...) if weight is a vector.
+        (..., N); (...) if weight is a vector; (..., N / 2) with a gated activation.
     """
     check_kind("weight", weight, Tensor)
     if weight.dim() > 2:
@@ -251,14 +263,15 @@ def scaled_mm(
     scale_b: Scales,
     *,
     bias: Tensor | None = None,
+    activation: Activation | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     use_fast_accum: bool = True,
     fallback: Fallback | None = None,
 ) -> Tensor:
-    """``(scale_a * a) @ (scale_b * b) + bias``, as ``torch._scaled_mm``.
+    """``activation((scale_a * a) @ (scale_b * b) + bias)``, as ``torch._scaled_mm``.
 
-    Scales and bias are applied in fp32 before the output is rounded. There is no gradient. On
-    Hopper, an operand of fp8 whose K dimension is not contiguous is copied.
+    Scales, bias and activation are applied in fp32 before the output is rounded. There is no
+    gradient. On Hopper, an operand of fp8 whose K dimension is not contiguous is copied.
 
     On Blackwell, both operands may have scales for blocks along K, which the tensor cores apply:
 
@@ -291,6 +304,8 @@ def scaled_mm(
             columns, which is the same.)
         scale_b: fp32, of one element, or (1, N). Or of blocks, likewise.
         bias: (N,).
+        activation: as for `matmul`; a gated one, with fp32 scales alone, where those of blocks of
+            128 columns are of the gate or of up: N is a multiple of 256 then.
         out_dtype: of the output.
         use_fast_accum: on Hopper, whose tensor cores keep 13 fraction bits below the largest
             product of fp8 when they add: whether they may add up all of K, which is faster. If not,
@@ -304,8 +319,10 @@ def scaled_mm(
         blocks_a, whole_a = _as_blocks(blocks_a, whole_a)
         blocks_b, whole_b = _as_blocks(blocks_b, whole_b)
     check_kind("use_fast_accum", use_fast_accum, bool)
+    epilogue_of(activation=activation)  # raises
     scales = whole_a, whole_b, blocks_a, blocks_b
-    epilogue = epilogue_from((bias, None, None, 1.0, 1.0, *scales, not use_fast_accum, None))
+    added = bias, activation, None, 1.0, 1.0
+    epilogue = epilogue_from((*added, *scales, not use_fast_accum, None))
     call = call_of((a, b, epilogue, out_dtype, None, False, None))
     if scale_a is not None and scale_b is not None and (blocks_a is None) == (blocks_b is None):
         made = repeated(call)
@@ -316,7 +333,7 @@ def scaled_mm(
     if blocks_a is None and _are_blocks_of_one(whole_a, whole_b, m, n, k):
         blocks_a, whole_a, blocks_b, whole_b = whole_a, None, whole_b, None
         scales = whole_a, whole_b, blocks_a, blocks_b
-        epilogue = epilogue_from((bias, None, None, 1.0, 1.0, *scales, not use_fast_accum, None))
+        epilogue = epilogue_from((*added, *scales, not use_fast_accum, None))
         call = call._replace(epilogue=epilogue)
     _check_blocks(a, m, n, blocks_a, blocks_b)
     wholes = (("scale_a", whole_a, (m, 1)), ("scale_b", whole_b, (1, n)))
@@ -345,7 +362,7 @@ def scaled_mm(
             a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=out_dtype,
             use_fast_accum=use_fast_accum,
         )  # fmt: skip
-        return scaled
+        return activated(scaled, activation)
     if bias is not None:
         bias = bias.to(bias_type(out_dtype))
         call = call._replace(epilogue=epilogue._replace(bias=bias))
@@ -353,7 +370,7 @@ def scaled_mm(
     if is_bare(call):
         return product(call)
     return registered.scaled_mm(
-        a, b, whole_a, whole_b, bias, out_dtype, blocks_a, blocks_b, use_fast_accum
+        a, b, whole_a, whole_b, bias, out_dtype, blocks_a, blocks_b, use_fast_accum, activation
     )
 
 

@@ -16,6 +16,8 @@ from triton_ext.ops.eager import repeated
 from triton_ext.ops.epilogue import Epilogue
 from triton_ext.ops.forward_mode import refuse_tangents
 from triton_ext.ops.functional import matmul
+from triton_ext.ops.gated import gradient_of_sums
+from triton_ext.ops.gates import GATES, Gate
 from triton_ext.ops.scales import have_blocks
 from triton_ext.ops.types import output_type
 
@@ -28,6 +30,7 @@ def grouped_mm(
     offs: Tensor | None = None,
     *,
     counts: Tensor | None = None,
+    activation: Gate | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Products of groups in one launch, as ``torch.nn.functional.grouped_mm``.
@@ -55,15 +58,17 @@ def grouped_mm(
         a, b: as above, of a type and on a device as for `matmul`; those that divide K of 16 bits.
         offs: (G,), int32, ascending: where each group ends.
         counts: (G,), int32: how many rows of each a[g] there are, of batches alone.
+        activation: gated, as for `matmul`: of N columns N / 2 are left. Where b is (G, K, N).
         out_dtype: as for `matmul`.
 
     Raises:
         UnsupportedDeviceError, LayoutError: as for `matmul`.
     """
     ends = _ends(a, b, offs, counts)
+    _check_gated(activation)
     if ends is None:
-        return matmul(a, b, out_dtype=out_dtype)
-    return _made(Call(a, b, Epilogue(offs=ends), out_dtype))
+        return matmul(a, b, activation=activation, out_dtype=out_dtype)
+    return _made(Call(a, b, Epilogue(activation=activation, offs=ends), out_dtype))
 
 
 def scaled_grouped_mm(
@@ -74,6 +79,7 @@ def scaled_grouped_mm(
     offs: Tensor | None = None,
     *,
     counts: Tensor | None = None,
+    activation: Gate | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     use_fast_accum: bool = False,
 ) -> Tensor:
@@ -88,22 +94,30 @@ def scaled_grouped_mm(
     Args:
         a, b, offs, counts: as for `grouped_mm`, of e4m3 or e5m2, but for the form that divides K.
         scale_a, scale_b: fp32. With counts, those of a begin with G, too.
+        activation: as for `grouped_mm`; with scales of blocks as for `triton_ext.scaled_mm`.
         out_dtype: of the output.
         use_fast_accum: as for `triton_ext.scaled_mm`.
     """
     ends = _ends(a, b, offs, counts)
     if ends is None:
         raise LayoutError("offs", None, "must be given, or counts of two batches")
+    _check_gated(activation)
     scales, blocks = _scales(a, b, ends, scale_a, scale_b)
     epilogue = Epilogue(
-        scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0], blocks_b=blocks[1],
-        fp32_accumulation=not use_fast_accum, offs=ends,
+        activation=activation, scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0],
+        blocks_b=blocks[1], fp32_accumulation=not use_fast_accum, offs=ends,
     )  # fmt: skip
     call = Call(a, b, epilogue, out_dtype)
     if wants_gradient(call):
         rule = "scaled_grouped_mm has no gradient; detach its operands"
         raise LayoutError("requires_grad", True, rule)
     return _made(call)
+
+
+def _check_gated(activation: Any) -> None:
+    """Raise LayoutError unless an activation is a gated one, or None."""
+    if activation is not None and not (isinstance(activation, str) and activation in GATES):
+        raise LayoutError("activation", activation, f"must be None, or one of {sorted(GATES)}")
 
 
 def _ends(a: Any, b: Any, offs: Any, counts: Any) -> Tensor | None:
@@ -183,10 +197,11 @@ def _made(call: Call) -> Tensor:
     if epilogue.fp32_accumulation or epilogue.scale_a is not None or epilogue.blocks_a is not None:
         scales = epilogue.scale_a, epilogue.scale_b, epilogue.blocks_a, epilogue.blocks_b
         made = scaled_operator(
-            call.a, call.b, epilogue.offs, *scales, call.dtype, not epilogue.fp32_accumulation
-        )
+            call.a, call.b, epilogue.offs, *scales, call.dtype, not epilogue.fp32_accumulation,
+            epilogue.activation,
+        )  # fmt: skip
     else:
-        made = operator(call.a, call.b, epilogue.offs, call.out_dtype)
+        made = operator(call.a, call.b, epilogue.offs, call.out_dtype, epilogue.activation)
     result: Tensor = made
     return result
 
@@ -194,29 +209,37 @@ def _made(call: Call) -> Tensor:
 # ------------------------------------------------------------------------------- operators
 
 
-def _grouped_mm(a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
-    return products.product(Call(a, b, Epilogue(offs=offs), out_dtype))
+def _grouped_mm(
+    a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None,
+    activation: str | None = None,
+) -> Tensor:  # fmt: skip
+    epilogue = Epilogue(activation=activation, offs=offs)
+    return products.product(Call(a, b, epilogue, out_dtype))
 
 
 def _scaled_grouped_mm(
     a: Tensor, b: Tensor, offs: Tensor, scale_a: Tensor | None, scale_b: Tensor | None,
     blocks_a: Tensor | None, blocks_b: Tensor | None, out_dtype: torch.dtype, use_fast_accum: bool,
+    activation: str | None = None,
 ) -> Tensor:  # fmt: skip
     epilogue = Epilogue(
-        scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a, blocks_b=blocks_b,
-        fp32_accumulation=not use_fast_accum, offs=offs,
+        activation=activation, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a,
+        blocks_b=blocks_b, fp32_accumulation=not use_fast_accum, offs=offs,
     )  # fmt: skip
     return products.product(Call(a, b, epilogue, out_dtype))
 
 
-def _fake(a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
-    call = Call(a, b, Epilogue(offs=offs), out_dtype)
+def _fake(
+    a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None,
+    activation: str | None = None,
+) -> Tensor:  # fmt: skip
+    call = Call(a, b, Epilogue(activation=activation, offs=offs), out_dtype)
     checks.check_groups(call)
     return a.new_empty(call.shape, dtype=out_dtype or output_type(a.dtype))
 
 
 def _scaled_fake(a: Tensor, b: Tensor, offs: Tensor, *others: Any) -> Tensor:
-    return _fake(a, b, offs, others[4])
+    return _fake(a, b, offs, others[4], others[6] if len(others) > 6 else None)
 
 
 def _register(schema: str, made: Any, fake: Any) -> Any:
@@ -231,34 +254,40 @@ def _register(schema: str, made: Any, fake: Any) -> Any:
 
 
 operator = _register(
-    "grouped_mm(Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None) -> Tensor",
+    "grouped_mm(Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None,"
+    " str? activation=None) -> Tensor",
     _grouped_mm,
     _fake,
 )
 scaled_operator = _register(
     "scaled_grouped_mm(Tensor a, Tensor b, Tensor offs, Tensor? scale_a, Tensor? scale_b,"
-    " Tensor? blocks_a, Tensor? blocks_b, ScalarType out_dtype, bool use_fast_accum) -> Tensor",
+    " Tensor? blocks_a, Tensor? blocks_b, ScalarType out_dtype, bool use_fast_accum,"
+    " str? activation=None) -> Tensor",
     _scaled_grouped_mm,
     _scaled_fake,
 )
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, offs, *_ = inputs
+    a, b, offs, _, activation = inputs
     if a.dim() == b.dim() == 3:
         raise RuntimeError("triton_ext has no gradient of products with counts")
     needs_a, needs_b, *_ = ctx.needs_input_grad
-    ctx.save_for_backward(a if needs_b else None, b if needs_a else None, offs)
-    ctx.type = a.dtype
+    gated = activation is not None
+    ctx.save_for_backward(a if needs_b or gated else None, b if needs_a or gated else None, offs)
+    ctx.type, ctx.gate = a.dtype, activation
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Each gradient is again a product of the same groups."""
+    """Each gradient is again a product of the same groups; so are the sums before a gate."""
     a, b, offs = ctx.saved_tensors
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    if ctx.gate is not None:
+        grad = gradient_of_sums(operator(a, b, offs, grad.dtype), grad, ctx.gate)
     grad = grad.to(ctx.type)
-    grad_a = None if b is None else operator(grad, b.mT, offs)
-    grad_b = None if a is None else operator(a.mT, grad, offs)
-    return grad_a, grad_b, None, None
+    grad_a = operator(grad, b.mT, offs) if needs_a else None
+    grad_b = operator(a.mT, grad, offs) if needs_b else None
+    return grad_a, grad_b, None, None, None
 
 
 torch.library.register_autograd(operator, _backward, setup_context=_keep, lib=_library)

@@ -148,6 +148,13 @@ def operand_view(
     return view, copied
 
 
+def batch_of_one(view: TmaView) -> TmaView:
+    """A matrix as a batch; a batch as it is."""
+    if len(view.shape) == 3:
+        return view
+    return TmaView((1, *view.shape), (view.strides[0], *view.strides), view.major)
+
+
 def view_by_rows(tensor: torch.Tensor, batched: bool) -> TmaView | None:
     """How TMA reads or writes a tensor row by row where it lies; None if it cannot."""
     matrix = tensor if batched else tensor.flatten(0, -2)

@@ -21,12 +21,14 @@ from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
+from triton_ext.ops.gates import GATES
 from triton_ext.ops.grouping import output_view, view_of_groups
 from triton_ext.ops.launches import PreparedLaunch
 from triton_ext.ops.operands import (
     TmaView,
     aligned,
     aligned_empty,
+    batch_of_one,
     memory_size,
     operand_view,
     padded_columns,
@@ -99,7 +101,8 @@ def described(gpu: Gpu, call: Call) -> Description:
         # One row on a GPU needs no more: its memory is given out in units of 512 bytes.
         memory = (*shape[:-1], padded_columns(shape[-1], dtype))
     new = torch.empty(memory, dtype=dtype, device="meta")[..., : shape[-1]]
-    groups = call.groups
+    groups, gate = call.groups, epilogue.gate
+    pairs = b if gate is None else gate.pairs(b)
     c_view = view_by_rows(new if out is None else out, batched)
     if groups is not None:
         c_view = output_view(new if out is None else out, groups)
@@ -107,22 +110,27 @@ def described(gpu: Gpu, call: Call) -> Description:
     reads_as = gpu.arch if mx_scales is None else 90  # as PreparedLaunch.reads_as
     if groups is None:
         a_view, a_copied = operand_view(a, 1, batched, reads_as)
-        b_view, b_copied = operand_view(b, 0, batched, reads_as)
+        b_view, b_copied = operand_view(pairs, 0, batched or gate is not None, reads_as)
     else:
         a_view, a_copied = view_of_groups(a, 1, groups, reads_as)
-        b_view, b_copied = view_of_groups(b, 0, groups, reads_as)
+        b_view, b_copied = view_of_groups(pairs, 0, groups, reads_as)
     copied = {name: aligned(each) is not each for name, each in applied.tensors.items()}
     added: dict[str, Any] = {"fp32_accumulation": True} if applied.fp32_accumulation else {}
     steps = None
     if blocks_a is not None and blocks_b is not None and mx_scales is None:
         rows = a.shape[-2] * (len(a) if groups == "rows" else 1)
-        in_memory = [fp32_scales(blocks_a, rows), fp32_scales(blocks_b.mT, shape[-1])]
+        in_memory = [fp32_scales(blocks_a, rows), fp32_scales(blocks_b.mT, call.sums_shape[-1])]
         for letter, each in zip("ab", in_memory, strict=True):
             added |= {f"{letter}_scale_rows": each.rows, f"{letter}_scale_major": each.major}
             copied[f"blocks_{letter}"] = each.copied
         steps = in_memory[0].step, in_memory[1].step
-    copied |= {"a": a_copied, "b": b_copied}
+    copied |= {"a": a_copied, "b": b_copied or pairs.data_ptr() != b.data_ptr()}
     assert c_view is not None  # what is new, copied or writable suits TMA
+    if gate is not None:
+        added |= {"batched": True, "gated": True}
+        a_view, c_view = batch_of_one(a_view), batch_of_one(c_view)
+        if gate.interleaved:
+            copied |= {name: True for name in ("bias", "scale_b") if name in copied}
     views: list[TmaView | None] = [a_view, b_view, c_view]
     if applied.residual is not None:
         where_it_is = applied.residual.shape == shape and view_by_rows(applied.residual, batched)
@@ -138,6 +146,8 @@ def described(gpu: Gpu, call: Call) -> Description:
     if groups is not None:
         added |= {"batched": True, "groups": groups}
         sizes = _sizes_of_groups(call, groups)
+    elif gate is not None:  # as many products as those of the sums
+        sizes = (*sizes[:-1], b.shape[-1])
     return Description(
         gpu=gpu,
         problem=replace(problem_of(gpu, a, b, sizes, dtype, majors, mx_scales), k=_depth_of(call)),
@@ -161,7 +171,7 @@ def _sizes_of_groups(call: Call, groups: str) -> tuple[int, ...]:
     offs = call.epilogue.offs
     assert offs is not None
     count = max(1, len(offs))
-    m, n = call.shape[-2:]
+    m, n = call.sums_shape[-2:]
     if groups == "M":
         m = -(-m // count)
     elif groups == "N":
@@ -198,7 +208,7 @@ def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, Late]:
     if call.config is not None and not call.config.is_specialized:
         return NOTHING, "nothing" if epilogue is NOTHING else "all"
     late: Late = "nothing"
-    if epilogue.activation not in (None, *ACTIVATIONS):
+    if epilogue.activation not in (None, *ACTIVATIONS, *GATES):
         epilogue, late = epilogue._replace(activation=None), "activation"
     in_fp32 = epilogue.fp32_accumulation or (
         epilogue.blocks_a is not None and epilogue.mx_scales is None

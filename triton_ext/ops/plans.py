@@ -126,6 +126,9 @@ class ProductPlan:
 
     def _copied(self, a: Tensor, b: Tensor, epilogue: Epilogue) -> tuple[Tensor, Tensor, Epilogue]:
         """The same values where the kernel can read them."""
+        gate = epilogue.gate
+        if gate is not None and "b" in self.copies:
+            b = gate.pairs(b.t() if self.linear else b)
         if self.groups is not None:
             if "a" in self.copies:
                 a = copy_of_groups(a, 1, self.groups, self.launch.reads_as)
@@ -136,11 +139,14 @@ class ProductPlan:
             readable_rows = readable(rows, 1, self.launch.reads_as)
             a = rows if readable_rows else readable_copy(rows, 1).expand(rows.shape)
         if "b" in self.copies and self.groups is None:
-            b = b.t() if self.linear else b
+            b = b.t() if self.linear and gate is None else b
             b = readable_copy(b, 0, self.launch.reads_as).expand(b.shape)
         if epilogue is NOTHING:
             return a, b, epilogue
         tensors = epilogue.tensors
+        if gate is not None:
+            for name in self.copies & {"bias", "scale_b"}:
+                tensors[name] = gate.one_after_other(tensors[name])
         copied: dict[str, Any] = {
             name: aligned(tensors[name]) for name in self.copies & tensors.keys() - {"residual"}
         }

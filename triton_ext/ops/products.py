@@ -52,7 +52,7 @@ def offered_product(call: Call, *, leaves: bool = False) -> Tensor | None:
         if call.groups is not None and not (call.a.numel() and call.b.numel() and call.shape[0]):
             return call.a.new_zeros(call.shape, dtype=call.dtype)
         if not (math.prod(call.shape) and call.b.shape[-2] and call.epilogue.alpha):
-            made = finished(call.a.new_zeros(call.shape, dtype=call.dtype), call.epilogue)
+            made = finished(call.a.new_zeros(call.sums_shape, dtype=call.dtype), call.epilogue)
             return made if call.out is None else call.out.copy_(made)
         matrix = one_matrix(call) if call.groups is None else None
         if matrix is not None:

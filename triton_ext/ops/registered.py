@@ -18,6 +18,8 @@ from triton_ext.ops import checks, products
 from triton_ext.ops.call import Call
 from triton_ext.ops.epilogue import NOTHING, Epilogue, epilogue_of, finished
 from triton_ext.ops.forward_mode import is_active, refuse_tangents
+from triton_ext.ops.gated import gradient_of_sums
+from triton_ext.ops.gates import GATES, columns_after
 from triton_ext.ops.types import output_type
 
 _library = torch.library.Library("triton_ext", "DEF")
@@ -41,12 +43,16 @@ def _register(
         checks.check_operands(a, b, dims)
         return implementation(a, b, *others)
 
-    def fake(*args: Any, out_dtype: torch.dtype | None = None) -> Tensor:
+    def fake(
+        *args: Any, out_dtype: torch.dtype | None = None, activation: str | None = None
+    ) -> Tensor:
         a, b, *_ = args
         checks.check_operands(a, b, dims)
         dtype = args[type_index] if len(args) > type_index else out_dtype
+        activation = next((each for each in args if isinstance(each, str)), activation)
         made: Tensor = a.new_empty(
-            (*a.shape[:-1], b.shape[-1]), dtype=dtype or output_type(a.dtype)
+            (*a.shape[:-1], columns_after(activation, b.shape[-1])),
+            dtype=dtype or output_type(a.dtype),
         )
         return made
 
@@ -92,9 +98,10 @@ def _scaled_mm(
     blocks_a: Tensor | None = None,
     blocks_b: Tensor | None = None,
     use_fast_accum: bool = True,
+    activation: str | None = None,
 ) -> Tensor:
     epilogue = Epilogue(
-        bias, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a, blocks_b=blocks_b,
+        bias, activation, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a, blocks_b=blocks_b,
         fp32_accumulation=not use_fast_accum,
     )  # fmt: skip
     return products.product(Call(a, b, epilogue, dtype))
@@ -119,7 +126,7 @@ bmm = _register(
 scaled_mm = _register(
     "scaled_mm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias,"
     " ScalarType out_dtype, Tensor? blocks_a=None, Tensor? blocks_b=None,"
-    " bool use_fast_accum=True) -> Tensor",
+    " bool use_fast_accum=True, str? activation=None) -> Tensor",
     2,
     _scaled_mm,
     5,
@@ -132,11 +139,11 @@ def by_operators(call: Call) -> Tensor:
     if b.dim() == 3:
         return _bmm_of(a, b, epilogue, out_dtype)
     lead, n = a.shape[:-1], b.shape[1]
-    residual = epilogue.residual
+    residual = epilogue.residual  # there is none with a gate
     if residual is not None and len(lead) > 1:
         epilogue = epilogue._replace(residual=residual.expand(*lead, n).flatten(0, -2))
     made = _mm_of(a.flatten(0, -2), b, epilogue, out_dtype)
-    return made if len(lead) == 1 else made.view(*lead, n)
+    return made if len(lead) == 1 else made.view(*lead, made.shape[-1])
 
 
 def _mm_of(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | None) -> Tensor:
@@ -166,10 +173,13 @@ def _keep(
     ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None,
     residual: Tensor | None, beta: float, alpha: float,
 ) -> None:  # fmt: skip
-    if activation is not None:
+    gated = activation in GATES
+    if activation is not None and not gated:
         raise RuntimeError("triton_ext has no gradient of an activation; apply it afterwards")
     needs_a, needs_b, *_ = ctx.needs_input_grad
-    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+    kept = a if needs_b or gated else None, b if needs_a or gated else None
+    ctx.save_for_backward(*kept, bias if gated else None)
+    ctx.gate = activation
     ctx.type, ctx.beta, ctx.alpha = a.dtype, beta, alpha
     ctx.residual_shape = None if residual is None else residual.shape
 
@@ -190,13 +200,16 @@ def _gradients(
     """Those of a, b, the bias (which is the argument of that number), and the residual."""
     # arguments that have their default are not forwarded, and not counted
     needs = (*ctx.needs_input_grad, *(False,) * 8)
+    a, b, added = ctx.saved_tensors
+    if ctx.gate is not None:
+        sums = operator(a, b, bias=added, out_dtype=grad.dtype, alpha=ctx.alpha)
+        grad = gradient_of_sums(sums, grad, ctx.gate)
     grad_bias = grad.flatten(0, -2).sum(0) if needs[bias] else None
     grad_residual = (ctx.beta * grad).sum_to_size(ctx.residual_shape) if needs[5] else None
-    a, b = ctx.saved_tensors
     grad, alpha = grad.to(ctx.type), ctx.alpha
     return (
-        None if b is None else operator(grad, b.mT, alpha=alpha),
-        None if a is None else operator(a.mT, grad, alpha=alpha),
+        operator(grad, b.mT, alpha=alpha) if needs[0] else None,
+        operator(a.mT, grad, alpha=alpha) if needs[1] else None,
         grad_bias,
         grad_residual,
     )

@@ -10,6 +10,7 @@ import torch
 from triton_ext.errors import LayoutError
 from triton_ext.ops.call import Call
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, without_activation
+from triton_ext.ops.gates import columns_after
 
 
 class Canonical(NamedTuple):
@@ -66,7 +67,7 @@ def canonical(call: Call, gradient: bool) -> Canonical:
         and call.config is None
     )
     early, late = (epilogue, NOTHING) if is_early else (NOTHING, epilogue)
-    if early.activation is not None and gradient:
+    if early.activation is not None and early.gate is None and gradient:
         early, late = without_activation(early), Epilogue(activation=early.activation)
     if early.residual is not None and a_is_vector and early.residual.dim() > 1:
         early = early._replace(residual=early.residual.unsqueeze(-2))
@@ -78,7 +79,8 @@ def canonical(call: Call, gradient: bool) -> Canonical:
         a = a.expand(*batch, m, k).reshape(count, m, k)
         b = b.expand(*batch, k, n).reshape(count, k, n)
     made = call._replace(a=a, b=b, epilogue=early)
-    if late is not NOTHING or (*a.shape[:-1], n) != shape:
+    shape = (*shape[:-1], columns_after(early.activation, shape[-1])) if shape else shape
+    if late is not NOTHING or made.shape != shape:
         made = made._replace(out=None)
     return Canonical(made, shape, late)
 

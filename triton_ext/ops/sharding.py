@@ -21,7 +21,9 @@ import torch
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
-from triton_ext.ops import registered
+from triton_ext.ops import grouped, registered
+from triton_ext.ops.call import GROUPS
+from triton_ext.ops.gates import GATES
 from triton_ext.ops.types import FP8_TYPES
 
 Placements = list[Placement | None]
@@ -75,6 +77,11 @@ def _summands(letters: str, bias: Any, residual: Any) -> list[str | None]:
     return summands
 
 
+def _letters(output: str, activation: str | None) -> str:
+    """Which dimensions may be sharded: not the columns of gate and up, which are apart."""
+    return output.replace("n", "") if activation in GATES else output
+
+
 @register_sharding(registered.mm)  # type: ignore[untyped-decorator]
 def _mm(
     a: Any,
@@ -89,7 +96,9 @@ def _mm(
     linear = activation is None and out_dtype not in FP8_TYPES
     return [
         (out, [*placed, added[0], None, None, added[1], None, None])
-        for out, placed, added in _rules("mn", ("mk", "kn"), added, letters="mn", linear=linear)
+        for out, placed, added in _rules(
+            "mn", ("mk", "kn"), added, letters=_letters("mn", activation), linear=linear
+        )
     ]
 
 
@@ -107,7 +116,9 @@ def _bmm(
     linear = activation is None and out_dtype not in FP8_TYPES
     return [
         (out, [*placed, None, added[0], None, added[1], None, None])
-        for out, placed, added in _rules("bmn", ("bmk", "bkn"), added, letters="bmn", linear=linear)
+        for out, placed, added in _rules(
+            "bmn", ("bmk", "bkn"), added, letters=_letters("bmn", activation), linear=linear
+        )
     ]
 
 
@@ -122,6 +133,7 @@ def _scaled_mm(
     blocks_a: Any = None,
     blocks_b: Any = None,
     use_fast_accum: bool = True,
+    activation: str | None = None,
 ) -> list[tuple[Placements, Placements]]:
     """Scales of blocks lie in pieces of 128 rows, or are of so many: shards must be made of whole
     ones, unless each row has its own. Those of fp32 are a matrix.
@@ -140,10 +152,11 @@ def _scaled_mm(
         None if scale is None else "11" if math.prod(scale.shape) == 1 else labels
         for scale, labels in ((scale_a, "m1"), (scale_b, "1n"))
     ]
-    linear = blocks_a is None and out_dtype not in FP8_TYPES
+    letters = _letters(letters, activation)
+    linear = blocks_a is None and activation is None and out_dtype not in FP8_TYPES
     bias_dims = None if bias is None else "n"
     return [
-        (out, [*placed[:4], *added, None, *placed[4:], None])
+        (out, [*placed[:4], *added, None, *placed[4:], None, None])
         for out, placed, added in _rules(
             "mn",
             ("mk", "kn", *scales, *blocks),
@@ -151,4 +164,29 @@ def _scaled_mm(
             letters=letters,
             linear=linear,
         )
+    ]
+
+
+GROUPED: dict[str, tuple[str, str, str, str]] = {
+    "M": ("mn", "mk", "gkn", "nk"), "N": ("mn", "gmk", "kn", "mk"),
+    "K": ("gmn", "mk", "kn", "mn"), "rows": ("gmn", "gmk", "gkn", "gnk"),
+}  # fmt: skip
+"""By what groups divide, the dimensions of the output, of a and of b, and those that may be
+sharded: not the one that groups divide, as ranks would have other parts of each."""
+
+
+@register_sharding(grouped.operator)  # type: ignore[untyped-decorator]
+def _grouped_mm(
+    a: Any,
+    b: Any,
+    offs: Any,
+    out_dtype: torch.dtype | None = None,
+    activation: str | None = None,
+) -> list[tuple[Placements, Placements]]:
+    output, of_a, of_b, letters = GROUPED[GROUPS[len(a.shape), len(b.shape)]]
+    linear = "k" in letters and activation is None and out_dtype not in FP8_TYPES
+    letters = _letters(letters.replace("k", ""), activation)
+    return [
+        (out, [*placed, None, None])
+        for out, placed, _ in _rules(output, (of_a, of_b, "g"), letters=letters, linear=linear)
     ]

@@ -1,0 +1,284 @@
+"""Hugging Face's models with random weights, with and without this project's products.
+
+    python -m benchmarks.experts_models [--json FILE] [--model moe|fp8|all] [--layers N]
+        [--rounds N] [--compiled]
+
+"moe" is a Qwen3-MoE (hidden 2048, 128 experts of 768, 8 of them for a token), whose experts
+transformers multiplies by ``grouped_mm``; "fp8" a dense Qwen3 (hidden 4096, 12288) whose linear
+layers are transformers' `FP8Linear`, with scales of 128x128, multiplied by
+``torch.nn.functional.scaled_mm``. Sides: "torch"; "drop_in", the same within `drop_in`; "gated",
+with the first products of the experts and their swiglu in one launch, too.
+
+A prompt of 4 x 1024 tokens, and steps of decoding for 16 sequences, each as a CUDA graph, replayed
+in turn; "eager" is a step without a graph. "same" is the part of 16 x 32 tokens, decoded greedily,
+that are the same as torch's before the first difference in a sequence; "logits" how far the
+prompt's logits are from torch's, over the norm of these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import triton_ext
+from benchmarks import harness
+from benchmarks.experts import error_of
+from benchmarks.harness import Row, Table
+from triton_ext.ops.replay import graph_of, replayed_seconds, warm_up
+
+PROMPT = (4, 1024)
+SEQUENCES, STEPS, ROOM = 16, 32, 128
+"""How many sequences are decoded, for how many tokens, and the tokens that the cache holds."""
+
+
+class Side(NamedTuple):
+    """A way to multiply.
+
+    Attributes:
+        experts: transformers' name of the way of the experts; None of a model without such.
+        drop_in: whether PyTorch's products come here.
+    """
+
+    experts: str | None
+    drop_in: bool
+
+    def active(self) -> contextlib.AbstractContextManager[Any]:
+        """In which it is multiplied so."""
+        return triton_ext.drop_in() if self.drop_in else contextlib.nullcontext()
+
+
+SIDES = {
+    "moe": {
+        "torch": Side("grouped_mm", False), "drop_in": Side("grouped_mm", True),
+        "gated": Side("triton_ext", True),
+    },
+    "fp8": {"torch": Side(None, False), "drop_in": Side(None, True)},
+}  # fmt: skip
+
+
+def experts(self: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    """transformers' experts, with swiglu in the first product.
+
+    Args:
+        self: the module, with ``gate_up_proj`` (experts, 2 F, K) and ``down_proj`` (experts, K, F).
+        x: (tokens, K).
+        chosen, weights: (tokens, experts of each).
+    """
+    tokens, each = chosen.shape
+    sorted_by_expert, order = chosen.flatten().sort()
+    each_expert = torch.arange(self.num_experts, device=x.device)
+    offs = torch.searchsorted(sorted_by_expert, each_expert, right=True, out_int32=True)
+    rows = x[order // each]
+    inner = triton_ext.grouped_mm(rows, self.gate_up_proj.mT, offs, activation="swiglu")
+    made = triton_ext.grouped_mm(inner, self.down_proj.mT, offs)
+    back = torch.empty_like(made)
+    back[order] = made * weights.flatten()[order, None].to(made.dtype)
+    return back.view(tokens, each, -1).sum(1)
+
+
+def scaled_linear(
+    x: Tensor, weight: Tensor, scales: Tensor, block_size: Any = None, bias: Tensor | None = None,
+    *others: Any, **more: Any,
+) -> Tensor:  # fmt: skip
+    """transformers' ``fp8_linear``, by PyTorch's product with scales by blocks."""
+    rows = x.flatten(0, -2)
+    a, scale_a = triton_ext.quantize_1x128(rows)
+    kinds = torch.nn.functional.ScalingType
+    made = torch.nn.functional.scaled_mm(
+        a, weight.t(), scale_a, kinds.BlockWise1x128, scales.t(), kinds.BlockWise128x128,
+        output_dtype=x.dtype,
+    )  # fmt: skip
+    made = made if bias is None else made + bias
+    return made.view(*x.shape[:-1], -1)
+
+
+def moe(layers: int, size: int = 2048) -> Any:
+    """A Qwen3-MoE."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM  # type: ignore
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS  # type: ignore
+
+    ALL_EXPERTS_FUNCTIONS.register("triton_ext", experts)
+    config = Qwen3MoeConfig(
+        vocab_size=16 * size, hidden_size=size, intermediate_size=3 * size,
+        moe_intermediate_size=3 * size // 8, num_hidden_layers=layers,
+        num_attention_heads=size // 64, num_key_value_heads=size // 512, head_dim=128,
+        num_experts=128, num_experts_per_tok=8, max_position_embeddings=4096,
+    )  # fmt: skip
+    return Qwen3MoeForCausalLM(config).to(torch.bfloat16).eval()
+
+
+def fp8(layers: int, size: int = 4096) -> Any:
+    """A dense Qwen3 in fp8."""
+    from transformers import FineGrainedFP8Config, Qwen3Config, Qwen3ForCausalLM
+    from transformers.integrations import finegrained_fp8  # type: ignore
+
+    finegrained_fp8.fp8_linear = scaled_linear
+    config = Qwen3Config(
+        vocab_size=8 * size, hidden_size=size, intermediate_size=3 * size,
+        num_hidden_layers=layers, num_attention_heads=size // 128,
+        num_key_value_heads=size // 512, head_dim=128, max_position_embeddings=4096,
+    )  # fmt: skip
+    model = Qwen3ForCausalLM(config).to(torch.bfloat16).eval()
+    wide = {name: each.weight for name, each in model.named_modules() if hasattr(each, "weight")}
+    kept = ["lm_head", "model.embed_tokens"]
+    finegrained_fp8.replace_with_fp8_linear(model, kept, FineGrainedFP8Config())
+    for name, module in model.named_modules():
+        if isinstance(module, finegrained_fp8.FP8Linear):
+            weight, scales = triton_ext.quantize_128x128(wide[name].detach())
+            module.weight = torch.nn.Parameter(weight, requires_grad=False)
+            module.weight_scale_inv = torch.nn.Parameter(scales, requires_grad=False)
+    return model
+
+
+MODELS: dict[str, Callable[[int], Any]] = {"moe": moe, "fp8": fp8}
+
+
+class Decoding:
+    """Steps of decoding, one token for each sequence, with memory of their own.
+
+    Args:
+        step: the model's forward, which may be compiled.
+    """
+
+    def __init__(self, model: Any, step: Callable[..., Any], sequences: int = SEQUENCES) -> None:
+        from transformers import StaticCache
+
+        device = model.device
+        self.cache = StaticCache(config=model.config, max_cache_len=ROOM)
+        self.tokens = torch.zeros(sequences, 1, dtype=torch.long, device=device)
+        self.place = torch.zeros(1, dtype=torch.long, device=device)
+        self._step = step
+        self(0)
+
+    def __call__(self, _: int) -> Tensor:
+        """The logits after a token at `place`, which graphs read anew."""
+        for layer in self.cache.layers:
+            layer.cumulative_length.copy_(self.place[0])
+        made = self._step(
+            input_ids=self.tokens, past_key_values=self.cache, use_cache=True,
+            position_ids=self.place[None],
+        )  # fmt: skip
+        logits: Tensor = made.logits[:, -1]
+        return logits
+
+    def greedy(self, begin: Tensor, steps: int, step: Callable[[], Tensor]) -> Tensor:
+        """The tokens (sequences, steps) that follow the first one, each the most probable."""
+        self.cache.reset()
+        self.tokens.copy_(begin)
+        found = []
+        for i in range(steps):
+            self.place.fill_(i)
+            self.tokens.copy_(step().argmax(-1, keepdim=True))
+            found.append(self.tokens.clone())
+        return torch.cat(found, 1)
+
+
+def same(found: Tensor, expected: Tensor) -> float:
+    """The part of the tokens before the first that differs in its sequence."""
+    return float((found == expected).long().cumprod(1).double().mean())
+
+
+def _seconds(launch: Callable[[], Any], rounds: int) -> float:
+    """The median time of a call, with the host's."""
+    found: list[float] = []
+    for _ in range(rounds + 2):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        launch()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(start.elapsed_time(end) * 1e-3)
+    return statistics.median(found[2:])
+
+
+def _model_rows(name: str, layers: int, rounds: int, compiled: bool) -> Iterator[Row]:
+    """The rows of a model."""
+    torch.manual_seed(0)
+    torch.set_default_device("cuda")
+    model = MODELS[name](layers)
+    torch.set_default_device(None)  # a mode that every call of torch would pass
+    prompt = torch.randint(0, model.config.vocab_size, PROMPT, device="cuda")
+    begin = torch.randint(0, model.config.vocab_size, (SEQUENCES, 1), device="cuda")
+    graphs: dict[str, dict[str, torch.cuda.CUDAGraph]] = {"prompt": {}, "step": {}}
+    logits, tokens, eager = {}, {}, {}
+    kept = []  # what graphs read
+    for title, side in SIDES[name].items():
+        if side.experts is not None:
+            model.set_experts_implementation(side.experts)
+
+        made: list[Tensor] = []
+
+        def whole(_: int, made: list[Tensor] = made) -> None:
+            made[:] = [model(input_ids=prompt, use_cache=False).logits]
+
+        with side.active():
+            whole(0)
+            logits[title] = made[0].clone()
+            forward = torch.compile(model.forward, dynamic=False) if compiled else model.forward
+            decoding = Decoding(model, forward)
+            kept.append(decoding)
+            eager[title] = _seconds(lambda d=decoding: d(0), rounds)  # type: ignore[misc]
+            graphs["prompt"][title] = graph_of(whole, 1)
+            held: list[Tensor] = []
+
+            def one(i: int, decoding: Decoding = decoding, held: list[Tensor] = held) -> None:
+                held.append(decoding(i))
+
+            graph = graphs["step"][title] = graph_of(one, 1)
+
+        def step(graph: Any = graph, held: Any = held) -> Tensor:
+            graph.replay()
+            last: Tensor = held[-1]
+            return last
+
+        tokens[title] = decoding.greedy(begin, STEPS, step)
+    times = {}
+    for kind, each in graphs.items():
+        warm_up(each)
+        found = replayed_seconds(each, rounds)
+        times[kind] = {title: statistics.median(seconds) for title, seconds in found.items()}
+    times["eager"] = eager
+    for title in SIDES[name]:
+        row: Row = {
+            "model": name, "side": title, "layers": layers, "compiled": compiled,
+            "same": same(tokens[title], tokens["torch"]),
+            "logits": error_of(logits[title], logits["torch"].double()),
+        }  # fmt: skip
+        for kind, each_side in times.items():
+            row[kind] = each_side[title] * 1e3
+            row[f"{kind} ratio"] = each_side["torch"] / each_side[title]
+        yield row
+
+
+@torch.no_grad()
+def measured(rounds: int, model: str, layers: int, compiled: bool) -> Iterator[Row]:
+    """The rows of the table."""
+    for name in MODELS if model == "all" else (model,):
+        yield from _model_rows(name, layers, rounds, compiled)
+        torch.cuda.empty_cache()
+
+
+TABLE = Table(
+    ("model", "<7", "model"), ("side", "<9", "side"), ("prompt ms", ">10.3f", "prompt"),
+    ("ratio", ">7.3f", "prompt ratio"), ("step ms", ">9.3f", "step"),
+    ("ratio", ">7.3f", "step ratio"), ("eager ms", ">10.3f", "eager"),
+    ("ratio", ">7.3f", "eager ratio"), ("same", ">7.3f", "same"), ("logits", ">9.1e", "logits"),
+)  # fmt: skip
+
+
+def main() -> None:
+    """The command."""
+    harness.main(
+        "experts_models", __doc__, measured, TABLE, "ratios: torch's time over the side's",
+        rounds=7, model="all", layers=4, compiled=False,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

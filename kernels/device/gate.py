@@ -1,0 +1,58 @@
+"""The gradient of a gated activation, in one pass over its sums."""
+
+# Triton functions: their arguments are values of the compiler, not of Python.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+ROOT_OF_HALF = tl.constexpr(0.7071067811865476)
+NORMAL_AT_0 = tl.constexpr(0.3989422804014327)
+"""The density of the normal distribution at 0, 1 / sqrt(2 pi)."""
+
+
+@triton.jit
+def value_and_slope(x, ACTIVATION: tl.constexpr):
+    """An activation function of x, and its derivative."""
+    if ACTIVATION == "silu":
+        chance = tl.sigmoid(x)
+        value = x * chance
+        slope = chance * (1.0 + x * (1.0 - chance))
+    elif ACTIVATION == "gelu":
+        chance = 0.5 * (1.0 + tl.math.erf(x * ROOT_OF_HALF))
+        value = x * chance
+        slope = chance + x * NORMAL_AT_0 * tl.exp(-0.5 * x * x)
+    else:
+        value = tl.where(x > 0, x, 0.0)
+        slope = tl.where(x > 0, 1.0, 0.0)
+    return value, slope
+
+
+@triton.jit
+def gate_gradient(
+    sums, grad, made, count, columns, grad_row, grad_column, up, step, ACTIVATION: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradients of BLOCK gates and ups, by that of their product.
+
+    Args:
+        sums, made: addresses of (rows, 2 * columns), contiguous.
+        grad: that of (rows, columns), with steps grad_row and grad_column.
+        count: rows * columns.
+        up: how many elements behind its gate an up lies.
+        step: from one gate of a row to the next.
+    """
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < count
+    row, column = place // columns, place % columns
+    where = row * 2 * columns + column * step
+    gate = tl.load(sums + where, mask=inside, other=0.0).to(tl.float32)
+    factor = tl.load(sums + where + up, mask=inside, other=0.0).to(tl.float32)
+    given = tl.load(grad + row * grad_row + column * grad_column, mask=inside, other=0.0)
+    given = given.to(tl.float32)
+    value, slope = value_and_slope(gate, ACTIVATION)
+    kind = made.dtype.element_ty
+    tl.store(made + where, (given * factor * slope).to(kind), mask=inside)
+    tl.store(made + where + up, (given * value).to(kind), mask=inside)

@@ -1,0 +1,76 @@
+"""Gated activations: one half of a product's columns, activated, times the other half."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Gate = Literal[
+    "swiglu", "geglu", "reglu", "swiglu_interleaved", "geglu_interleaved", "reglu_interleaved"
+]
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "silu": torch.nn.functional.silu,
+}
+"""The activations that kernels apply, as torch's own operations."""
+
+
+class GateForm(NamedTuple):
+    """What a gated activation is.
+
+    Attributes:
+        activation: what is applied to the gate; a name of `kernels.epilogue.ACTIVATIONS`.
+        interleaved: whether gate and up take turns, the gate first; else all of the gate's columns
+            come before all of up's.
+    """
+
+    activation: Literal["silu", "gelu", "relu"]
+    interleaved: bool
+
+    def pairs(self, b: Tensor) -> Tensor:
+        """(2, K, F) of a matrix (K, 2 F), (2 G, K, F) of a batch (G, K, 2 F): gate and up of each.
+        A copy where no strides say it.
+        """
+        halves: Tensor = b.unflatten(-1, (-1, 2) if self.interleaved else (2, -1))
+        return halves.movedim(-1 if self.interleaved else -2, -3).flatten(0, -3)
+
+    def one_after_other(self, vector: Tensor) -> Tensor:
+        """A vector (..., 2 F) with all of the gate's elements before all of up's."""
+        if not self.interleaved or vector.shape[-1] == 1:
+            return vector
+        pairs: Tensor = vector.unflatten(-1, (-1, 2))
+        return pairs.mT.flatten(-2)
+
+    def apply(self, sums: Tensor) -> Tensor:
+        """The activation of (..., 2 F), by torch's own operations: (..., F)."""
+        dim, sizes = (-1, (-1, 2)) if self.interleaved else (-2, (2, -1))
+        halves: Tensor = sums.unflatten(-1, sizes)
+        gate, up = halves.unbind(dim)
+        return FUNCTIONS[self.activation](gate) * up
+
+
+GATES: dict[str, GateForm] = {
+    "swiglu": GateForm("silu", False),
+    "geglu": GateForm("gelu", False),
+    "reglu": GateForm("relu", False),
+    "swiglu_interleaved": GateForm("silu", True),
+    "geglu_interleaved": GateForm("gelu", True),
+    "reglu_interleaved": GateForm("relu", True),
+}
+"""The gated activations by name (Shazeer, "GLU Variants Improve Transformer", 2020)."""
+
+
+def gate_of(activation: str | None) -> GateForm | None:
+    """What a gated activation is; None of another one."""
+    return None if activation is None else GATES.get(activation)
+
+
+def columns_after(activation: str | None, columns: int) -> int:
+    """How many of so many columns are left after an activation."""
+    return columns // 2 if activation in GATES else columns
