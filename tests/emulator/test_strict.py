@@ -49,6 +49,14 @@ QUARTER = f"""{ALLOCATE}
  tcgen05.wait::ld.sync.aligned;
 {FREE}{OUT}"""
 """Stores to lane 0 in all warps, and loads from where each warp's quarter is."""
+OWN_LANES = """
+ shr.u32 %r10, %r0, 5;
+ shl.b32 %r10, %r10, 21;
+ add.u32 %r10, %r10, %r9;
+ tcgen05.st"""
+OWN = QUARTER.format().replace(" tcgen05.st", OWN_LANES, 1).replace("[%r9], {", "[%r10], {")
+LANE = OWN.replace("tcgen05.ld", "or.b32 %r10, %r10, 0x800000;\n tcgen05.ld")
+"""Loads from lanes 128 to 255."""
 ADDRESS = f"""
  setp.lt.u32 %p2, %r0, 32;
  cvt.u64.u32 %rd4, %r1;
@@ -137,6 +145,7 @@ ZERO, ONE = "0x4000004000010000", "0x4000404000010000"
 # rule, kernel, blocks, what it is if strict, part of the message
 CASES = [
     ("tensor-memory-quarter", QUARTER.format(), 1, TensorMemoryFault, "may access lanes 32 to 63"),
+    ("tensor-memory-lane", LANE, 1, TensorMemoryFault, "at lane 128 by warp 0, which may access"),
     ("alloc-commit-address", GENERIC, 1, MemoryFault, "generic address, where a shared one"),
     ("alloc-commit-address", BARE, 1, MemoryFault, "a generic one is due"),
     ("descriptor-version", VERSION_0.format(descriptor=ZERO), 1, DescriptorFault, "must be 1"),
@@ -146,6 +155,7 @@ CASES = [
 ]
 GOOD = [
     (LEGAL, 1),
+    (OWN, 1),
     (VERSION_0.format(descriptor=ONE), 1),
     (LAST_STORE + " @%p1 cp.async.bulk.wait_group.read 0;", 1),
     (REMOTE.format(".release.cluster"), 2),
@@ -194,6 +204,16 @@ def test_another_wrong_quarter_is_a_fault_in_both_modes():
     for strict in (False, True):
         with pytest.raises(TensorMemoryFault, match="at lane 32 by warp 2, which may access"):
             run(shifted, 1, strict=strict)
+
+
+def test_tensor_memory_that_is_freed_behind_a_relaxed_barrier():
+    barrier = (
+        " barrier.cluster.arrive{}.aligned;\n barrier.cluster.wait.aligned;\n @%p2 tcgen05.dealloc"
+    )
+    body = OWN.replace("bar.sync 0;\n @%p2 tcgen05.dealloc", barrier)
+    assert (run(body.replace("{}", ""), 1) == np.arange(128)).all()
+    with pytest.raises(SynchronizationFault, match=r"is freed.*arrive\.relaxed.* releases nothing"):
+        run(body.replace("{}", ".relaxed"), 1)
 
 
 def test_a_race_is_one_in_both_modes():
