@@ -28,12 +28,14 @@ class Program:
         target: what it was compiled for.
         steps: the decoded instructions, in their order.
         storage: the registers and the memory that it declares.
+        generator: the compiler that its module names.
     """
 
     kernel: Kernel
     target: Target
     steps: tuple[Step, ...]
     storage: Storage
+    generator: str = ""
 
     @property
     def arch(self) -> int:
@@ -154,7 +156,7 @@ def decode(module: Module, name: str | None, opcodes: Opcodes) -> Program:
     storage = Storage(
         operands.counts, symbols, used["shared"], used["local"], used["param"], used["global"]
     )
-    return Program(kernel, target, check_fences(kernel, steps), storage)
+    return Program(kernel, target, check_fences(kernel, steps), storage, module.generator)
 
 
 def find(opcode: str, opcodes: Opcodes) -> Opcode | None:

@@ -37,6 +37,8 @@ from triton_ext.emulator.units.tensor_core import check_freed
 from triton_ext.emulator.units.unawaited import check_awaited
 from triton_ext.hardware.architecture import Target
 
+_OF_CUDA = "NVIDIA NVVM Compiler"
+"""What nvcc calls the compiler of CUDA C++ in its PTX."""
 QUANTUM = 4096
 """Instructions that a block runs before another one gets its turn."""
 NO_PROGRESS_LIMIT = 20_000_000
@@ -240,7 +242,7 @@ class Machine:
         self.target = self.program.target
         self.multiprocessors = self.target.capability.multiprocessors
         self.counts = [0] * len(self.program.steps)
-        self.fenced = any(
+        self.fenced = _OF_CUDA in self.program.generator or any(
             step.instruction.opcode.startswith("tcgen05.fence") for step in self.program.steps
         )
         if self.launch.check_races and GlobalOrder.fits(self.launch):

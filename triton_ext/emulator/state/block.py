@@ -240,7 +240,7 @@ class Gpu(Protocol):
         values: whether the products of wgmma are computed.
         tensor_maps: those that the kernel has made, by address.
         taken: what was undefined and run as hardware runs it, by the rule's name.
-        fenced: whether the program has tcgen05.fence.
+        fenced: whether the program, or what its authors wrote it in, has tcgen05.fence.
         failing: the lines of ``mbarrier.try_wait`` that give up at once.
         global_order: a `triton_ext.emulator.units.global_order.GlobalOrder`, or None.
     """

@@ -1,8 +1,8 @@
 // The host program of a foreign matmul: included behind the kernel's own, unedited source.
 //
-// MULTIPLY(A, B, C, M, N, K) launches it; B_ROWS is 1 where B is K x N, and 0 where it is N x K;
-// C_COLUMNS is 1 where C is stored column by column. Inputs are halves of small integers, so that
-// every product is exact; the result is compared with sums in double.
+// MULTIPLY(A, B, C, M, N, K) launches it. B_ROWS: B is K x N, not N x K. C_COLUMNS: C is stored
+// column by column. SCALE_A(i, k), SCALE_B(j, k): what the kernel multiplies elements by. Inputs are
+// halves of small integers, so that every product is exact; sums of doubles are the reference.
 #pragma once
 #include <cmath>
 #include <cstdio>
@@ -17,11 +17,19 @@
 #ifndef RESULT
 #define RESULT ELEMENT
 #endif
-#ifndef B_ROWS
-#define B_ROWS 0
+#ifndef SCALE_A
+#define SCALE_A(i, k) 1.0
+#define SCALE_B(j, k) 1.0
 #endif
-#ifndef C_COLUMNS
-#define C_COLUMNS 0
+#ifdef B_ROWS
+#define B_AT(j, k) ((k) * N + (j))
+#else
+#define B_AT(j, k) ((j) * K + (k))
+#endif
+#ifdef C_COLUMNS
+#define C_AT(i, j) ((j) * M + (i))
+#else
+#define C_AT(i, j) ((i) * N + (j))
 #endif
 
 int main(int argc, char **argv) {
@@ -56,12 +64,12 @@ int main(int argc, char **argv) {
         for (int j = 0; j < N; j++) {
             double sum = 0;
             for (int k = 0; k < K; k++)
-                sum += double(float(a[i * K + k])) * double(float(B_ROWS ? b[k * N + j] : b[j * K + k]));
-            double difference = double(float(C_COLUMNS ? c[j * M + i] : c[i * N + j])) - sum;
+                sum += double(float(a[i * K + k])) * SCALE_A(i, k) * double(float(b[B_AT(j, k)])) * SCALE_B(j, k);
+            double difference = double(float(c[C_AT(i, j)])) - sum;
             apart += std::isfinite(difference) ? difference * difference : 1e30;
             size += sum * sum;
         }
     double error = std::sqrt(apart / size);
-    printf("%s by %.2e\n", error < 4e-3 ? "right" : "wrong", error);
+    printf("%s by %.1e\n", error < 4e-3 ? "right" : "wrong", error);
     return error < 4e-3 ? 0 : 2;
 }

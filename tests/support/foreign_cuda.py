@@ -1,0 +1,375 @@
+"""CUDA C++ of other projects, as published, on the emulated GPUs: a part of ``make foreign``.
+
+``python tests/support/foreign_cuda.py [--projects A B] [--kernels K] [--folder PATH] [--write]``
+fetches each project of `PROGRAMS` at its commit into a folder of its own, unless that is there,
+compiles its unedited kernels with host programs of ours (``tests/support/foreign_hosts``), and runs
+them at small sizes: under three schedules, in both modes, by ``triton-ext run -- program``. Results
+are compared with sums of doubles. Where a kernel stops at a fault of its own, a copy with the line
+mended runs, too. ``--write`` makes the part of ``docs/reference/foreign.md`` on CUDA C++ of it. It
+ends with status 1 if a kernel does neither come out right nor stop at a fault that is mended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foreign import PAGE, RIGHT, SCHEDULES
+from sites import ROOT
+
+from triton_ext.emulator.host.cuda.library import build
+from triton_ext.emulator.host.cuda.nvcc import compiler
+
+HOSTS = Path(__file__).with_name("foreign_hosts")
+HEADING = "## CUDA C++"
+MODES = {"hardware": (), "strict": ("--strict",)}
+_UNDEFINED = re.compile(r"undefined \[([a-z-]+)\]")
+_FAULT = re.compile(r"^triton-ext: (\w+: .*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Project:
+    """A repository, at one commit.
+
+    Attributes:
+        repository: its owner and name on GitHub.
+        commit: which one.
+        flags: nvcc's, as the project gives them; ``{folder}`` is where projects lie.
+    """
+
+    repository: str
+    commit: str
+    flags: str
+
+    @property
+    def name(self) -> str:
+        return self.repository.partition("/")[2]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel and its host program.
+
+    Attributes:
+        project: whose kernel it is.
+        kernel: what the table calls it.
+        arch: the architecture's number.
+        host: the host program: C++, or a file of `HOSTS`.
+        sizes: its arguments.
+        flags: further ones of nvcc.
+        mended: (file, text, the text in its place): what ends the kernel's own fault.
+    """
+
+    project: Project
+    kernel: str
+    arch: int
+    host: str
+    sizes: str
+    flags: str = ""
+    mended: tuple[str, str, str] | None = None
+
+
+LEARN_CUDA = Project(
+    "gau-nernst/learn-cuda", "1454f8b71499a68eacdbf44c08e36a7003d8ab99",
+    "-O3 --expt-relaxed-constexpr",
+)  # fmt: skip
+THUNDERKITTENS = Project(
+    "HazyResearch/ThunderKittens", "0b55588d2769dde0c7a9a606ffc015b0ca7a9551",
+    "-std=c++20 -O3 --use_fast_math --expt-extended-lambda --expt-relaxed-constexpr -DNDEBUG"
+    " -Xcompiler=-Wno-psabi -Xcompiler=-fno-strict-aliasing -I{folder}/ThunderKittens/include"
+    " -I{folder}/ThunderKittens/prototype",
+)  # fmt: skip
+CUTLASS = Project(
+    "NVIDIA/cutlass", "7107b05535f8977f5ecb9d01ee203205b1fd9bc4",
+    "-std=c++17 -O2 --expt-relaxed-constexpr -I{folder}/cutlass/include"
+    " -I{folder}/cutlass/tools/util/include -I{folder}/cutlass/examples/common",
+)  # fmt: skip
+DEEPGEMM = Project(
+    "deepseek-ai/DeepGEMM", "54e22612409371d6364144b69086735beb54e98b",
+    "-std=c++20 -O3 --expt-relaxed-constexpr --expt-extended-lambda"
+    " --diag-suppress=39,161,174,177,186,940 -I{folder}/DeepGEMM/deep_gemm/include"
+    " -I{folder}/cutlass/include",
+)  # fmt: skip
+FAST_CU = Project(
+    "pranjalssh/fast.cu", "38eb642e0c081231d6f695978be63604bd7c689b",
+    "-std=c++17 -O3 -DNDEBUG --expt-relaxed-constexpr --expt-extended-lambda --use_fast_math"
+    " -Xcompiler=-Wno-psabi -Xcompiler=-fno-strict-aliasing",
+)  # fmt: skip
+
+
+def _host(source: str, multiply: str, *macros: str) -> str:
+    """A host program for a source whose own `main`, if it has one, is left aside.
+
+    Args:
+        multiply: what launches the kernel, of A, B, C, M, N, K.
+        macros: others of ``matmul.h``, and their values.
+    """
+    defined = (f"MULTIPLY(A, B, C, M, N, K) {multiply}", *macros)
+    lines = [f"#define main published_main\n#include <{source}>\n#undef main"]
+    return "\n".join([*lines, *(f"#define {each}" for each in defined), '#include "matmul.h"\n'])
+
+
+def _learn_cuda() -> Iterator[Program]:
+    mended = ("barrier.cluster.arrive.relaxed.aligned", "barrier.cluster.arrive.aligned")
+    for name in ("0", "1a", "1b", "2a", "2b", "3", "4", "5", "6", "7a", "7c"):
+        source = f"02e_matmul_sm100/matmul_v{name[0]}.cu"
+        host = _host(source, f"matmul_v{name}(A, B, C, M, N, K)")
+        yield Program(
+            LEARN_CUDA, f"matmul_v{name}", 100, f"#include <torch/library.h>\n{host}",
+            "256 256 256", mended=(source, *mended) if name[0] == "7" else None,
+        )  # fmt: skip
+
+
+def _thunderkittens() -> Iterator[Program]:
+    for arch, gpu, name, levels in ((90, "h100", "HOPPER", 8), (100, "b200", "BLACKWELL", 9)):
+        for level in range(1, levels + 1):
+            kernel = f"educational_{gpu}/level_{level:02}"
+            element = "float" if level == 1 else "__nv_bfloat16"
+            host = _host(
+                f"kernels/gemm/{kernel}.cu", "matmul(A, B, C, N)", f"ELEMENT {element}", "B_ROWS"
+            )
+            size = 64 if level < 3 else 512 if arch == 100 and level > 5 else 256
+            sizes = f"{size} {size} {size}"
+            yield Program(THUNDERKITTENS, kernel, arch, host, sizes, f"-DKITTENS_{name}")
+
+
+def _cutlass() -> Iterator[Program]:
+    folder, barrier = "examples/cute/tutorial/hopper", "__syncthreads();"
+    fenced = "cutlass::arch::fence_view_async_shared();"
+    one = "cutlass::half_t(1.f), A, K, B, K, cutlass::half_t(0.f), C, M"
+    for name, mended in (
+        ("wgmma_sm90", ("cp_async_wait<0>();", f"cp_async_wait<0>(); {fenced} {barrier}")),
+        ("wgmma_tma_sm90", None),
+    ):
+        source = f"{folder}/{name}.cu"
+        host = _host(
+            source, f"gemm('T', 'N', M, N, K, {one})", "ELEMENT cutlass::half_t", "C_COLUMNS"
+        )
+        yield Program(
+            CUTLASS, name, 90, host, "128 128 128", mended=(source, *mended) if mended else None
+        )
+    for name, sizes in (
+        ("01_mma_sm100", "128 256 64"),
+        ("02_mma_tma_sm100", "128 256 64"),
+        ("03_mma_tma_multicast_sm100", "512 1024 64"),
+        ("04_mma_tma_2sm_sm100", "512 1024 64"),
+        ("05_mma_tma_epi_sm100", "512 1024 64"),
+    ):
+        source = f"examples/cute/tutorial/blackwell/{name}.cu"
+        mended = (barrier, f"{fenced} {barrier}") if name == "01_mma_sm100" else None
+        yield Program(
+            CUTLASS, name, 100, f"#include <{source}>\n", sizes,
+            mended=(source, *mended) if mended else None,
+        )  # fmt: skip
+
+
+def _deepgemm() -> Iterator[Program]:
+    for arch, kind, sizes in (
+        (90, "bf16", "64 128 256"),
+        (90, "fp8", "64 256 256"),
+        (100, "bf16", "128 256 256"),
+        (100, "fp8", "128 256 256"),
+    ):
+        host = (HOSTS / f"deep_gemm_sm{arch}_{kind}.cu").read_text(encoding="utf-8")
+        yield Program(DEEPGEMM, f"sm{arch}_{kind}_gemm", arch, host, sizes)
+        if kind == "bf16":
+            pair = sizes.replace("64", "128", 1) if arch == 90 else sizes.replace("128", "256", 1)
+            yield Program(
+                DEEPGEMM,
+                f"sm{arch}_{kind}_gemm, a pair of blocks",
+                arch,
+                host,
+                pair,
+                "-DMULTICAST=2",
+            )
+
+
+def _fast_cu() -> Iterator[Program]:
+    for number in range(2, 13):
+        more = "" if number == 2 else ", nullptr"
+        host = _host(
+            f"examples/matmul/matmul_{number}.cuh", f"runKernel{number}(M, N, K, A, B, C{more})"
+        )
+        sizes = "128 128 256" if number < 5 else "128 256 256" if number < 8 else "256 256 256"
+        yield Program(FAST_CU, f"matmul_{number}", 90, f'#include "fast_cu.h"\n{host}', sizes)
+
+
+PROGRAMS = [*_learn_cuda(), *_thunderkittens(), *_deepgemm(), *_cutlass(), *_fast_cu()]
+
+
+def fetch(project: Project, folder: Path) -> None:
+    """Fetch a project at its commit, unless it is there."""
+    at = folder / project.name
+    if at.exists():
+        return
+    git = ["git", "-C", str(at)]
+    url = f"https://github.com/{project.repository}"
+    subprocess.run(["git", "init", "--quiet", str(at)], check=True)
+    subprocess.run([*git, "fetch", "--quiet", "--depth", "1", url, project.commit], check=True)
+    subprocess.run([*git, "checkout", "--quiet", "FETCH_HEAD"], check=True)
+
+
+def compiled(program: Program, folder: Path, made: Path, *, mended: bool = False) -> Path:
+    """The program, compiled; with ``mended``, from a copy of the file with the mended text."""
+    root = folder / program.project.name
+    name = re.sub(r"\W+", "_", f"{program.project.name} {program.kernel}{' mended' * mended}")
+    source, target = made / f"{name}.cu", made / name
+    source.write_text(program.host, encoding="utf-8")
+    include = [root]
+    if mended and program.mended:
+        file, old, new = program.mended
+        text = (root / file).read_text(encoding="utf-8")
+        if old not in text:
+            raise ValueError(f"{file} has no {old!r}")
+        copy = made / f"{name}.mended" / file
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(text.replace(old, new), encoding="utf-8")
+        include = [made / f"{name}.mended", root, (root / file).parent]
+    kind = f"compute_{program.arch}a"
+    flags = f"{program.project.flags} {program.flags}".format(folder=folder).split()
+    subprocess.run(
+        [str(compiler()), "-cudart", "shared", "-gencode", f"arch={kind},code={kind}",
+         "-lineinfo", "-w", *flags, *(f"-I{each}" for each in (HOSTS, *include)), "-o", str(target),
+         str(source), f"-L{build()}", "-lcuda"],
+        check=True,
+    )  # fmt: skip
+    return target
+
+
+def run(program: Program, binary: Path, schedule: str, *options: str) -> tuple[str, set[str]]:
+    """`RIGHT`, or what is wrong; and what is undefined."""
+    command = [sys.executable, "-m", "triton_ext", "run", "--emulate", f"sm_{program.arch}",
+               "--schedule", schedule, *options, "--", str(binary)]  # fmt: skip
+    done = subprocess.run(
+        [*command, *program.sizes.split()], capture_output=True, text=True, check=False
+    )
+    undefined = set(_UNDEFINED.findall(done.stderr))
+    fault = _FAULT.search(done.stderr)
+    if fault:
+        return fault[1], undefined
+    if done.returncode == 0 and re.search(r"^right|successful\.$", done.stdout, re.MULTILINE):
+        return RIGHT, undefined
+    last = (done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or [""])[-1]
+    return f"exit status {done.returncode}: {last}", undefined
+
+
+def row_of(program: Program, folder: Path, made: Path) -> dict[str, Any]:
+    """What becomes of a program: a row of the table."""
+    binary = compiled(program, folder, made)
+    begun = time.monotonic()
+    row: dict[str, Any] = {}
+    undefined: set[str] = set()
+    for mode, options in MODES.items():
+        verdicts = {}
+        for schedule in SCHEDULES:
+            verdicts[schedule], said = run(program, binary, schedule, *options)
+            undefined |= said
+        row[mode] = verdicts
+    row["undefined"] = sorted(undefined)
+    row["seconds"] = round(time.monotonic() - begun, 1)
+    if program.mended and set(row["hardware"].values()) != {RIGHT}:
+        mended = compiled(program, folder, made, mended=True)
+        row["mended"] = {run(program, mended, schedule)[0] for schedule in SCHEDULES} == {RIGHT}
+    return row
+
+
+def _words(verdicts: dict[str, str]) -> str:
+    """What a table says of the verdicts under each schedule."""
+    wrong = {schedule: each for schedule, each in verdicts.items() if each != RIGHT}
+    if not wrong:
+        return RIGHT
+    kinds = sorted({re.split(r"[;:,] ", each, maxsplit=2)[0] for each in wrong.values()})
+    under = "" if len(wrong) == len(SCHEDULES) else f" ({', '.join(wrong)})"
+    return " and ".join(kinds) + under
+
+
+def is_as_it_should(row: dict[str, Any]) -> bool:
+    """Whether the kernel is right as published, or right with its own fault mended."""
+    return set(row["hardware"].values()) == {RIGHT} or bool(row.get("mended"))
+
+
+def part(rows: Iterable[tuple[Program, dict[str, Any]]]) -> str:
+    """The part of the page on CUDA C++."""
+    rows = list(rows)
+    right = sum(set(row["hardware"].values()) == {RIGHT} for _, row in rows)
+    theirs = sum(bool(row.get("mended")) for _, row in rows)
+    strict = sum(set(row["strict"].values()) == {RIGHT} for _, row in rows)
+    lines = [
+        HEADING,
+        "",
+        "`python tests/support/foreign_cuda.py --write` fetches these projects, compiles their"
+        " kernels with nvcc, unedited, each with a small host program"
+        " ([`foreign_hosts`](../../tests/support/foreign_hosts)), and runs them"
+        " by `triton-ext run -- ./program`: under the schedules eager, lazy and random, as hardware"
+        " does and with `--strict`. Results are compared with sums of doubles. What is"
+        " [undefined and relied on](undefined.md) has its name there. *Theirs* is a fault that a"
+        " changed line ends, which the next table has.",
+        "",
+        f"{right} of {len(rows)} kernels are right as published, {strict} of them with `--strict`,"
+        f" too; {theirs} stop at a fault of their own, and are right without it.",
+        "",
+        "| project | commit | kernel | GPU | size | verdict | undefined | `--strict` | seconds |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for program, row in rows:
+        verdict = _words(row["hardware"]) + (", theirs" if row.get("mended") else "")
+        lines.append(
+            f"| {program.project.name} | {program.project.commit[:8]} | {program.kernel} |"
+            f" sm_{program.arch} | {program.sizes.replace(' ', ' x ')} | {verdict} |"
+            f" {', '.join(row['undefined'])} | {_words(row['strict'])} | {row['seconds']} |"
+        )
+    lines += ["", "| kernel | what it ends in | mended by |", "| --- | --- | --- |"]
+    for program, row in rows:
+        if row.get("mended") and program.mended:
+            said = next(each for each in row["hardware"].values() if each != RIGHT)
+            file, old, new = program.mended
+            lines.append(
+                f"| {program.kernel} | {said} | `{new}` for `{old}` in {Path(file).name} |"
+            )
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--projects", nargs="*", help="names; all by default")
+    parser.add_argument("--kernels", default="", help="a regular expression")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".foreign" / "cuda")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder.resolve()
+    made = folder / "programs"
+    made.mkdir(parents=True, exist_ok=True)
+    results = made / "results.json"
+    rows = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+    right = True
+    for project in dict.fromkeys(each.project for each in PROGRAMS):
+        if project.name in (arguments.projects or [project.name]) or project is CUTLASS:
+            fetch(project, folder)  # DeepGEMM includes CUTLASS
+    for program in PROGRAMS:
+        if program.project.name not in (arguments.projects or [program.project.name]):
+            continue
+        if not re.search(arguments.kernels, program.kernel):
+            continue
+        row = row_of(program, folder, made)
+        rows[f"{program.project.name} {program.kernel}"] = row
+        results.write_text(json.dumps(rows), encoding="utf-8")
+        right &= is_as_it_should(row)
+        print(program.project.name, program.kernel, row, flush=True)
+    if arguments.write:
+        before = PAGE.read_text(encoding="utf-8").partition(f"\n{HEADING}")[0]
+        named = ((each, rows.get(f"{each.project.name} {each.kernel}")) for each in PROGRAMS)
+        kept = [(program, row) for program, row in named if row]
+        PAGE.write_text(f"{before}\n{part(kept)}", encoding="utf-8")
+    return int(not right)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
