@@ -3,7 +3,7 @@
 ``python tests/support/foreign_cuda.py [--projects A B] [--kernels K] [--folder PATH] [--write]``
 fetches each project of `PROGRAMS` at its commit into a folder of its own, unless that is there,
 compiles its unedited kernels with host programs of ours (``tests/support/foreign_hosts``), and runs
-them at small sizes: under three schedules, in both modes, by ``triton-ext run -- program``. Results
+them at small sizes: under three schedules, in both modes, as ``triton-ext run -- program`` does. Results
 are compared with sums of doubles. Where a kernel stops at a fault of its own, a copy with the line
 mended runs, too. ``--write`` makes the part of ``docs/reference/foreign.md`` on CUDA C++ of it. It
 ends with status 1 if a kernel does neither come out right nor stop at a fault that is mended.
@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +28,15 @@ from typing import Any
 from foreign import PAGE, RIGHT, SCHEDULES
 from sites import ROOT
 
+from triton_ext.emulator.errors import EmulationError, UndefinedBehaviour
 from triton_ext.emulator.host.cuda.library import build
 from triton_ext.emulator.host.cuda.nvcc import compiler
+from triton_ext.emulator.host.cuda.server import run_program
+from triton_ext.emulator.host.driver import emulated_gpus
 
 HOSTS = Path(__file__).with_name("foreign_hosts")
 HEADING = "## CUDA C++"
-MODES = {"hardware": (), "strict": ("--strict",)}
-_UNDEFINED = re.compile(r"undefined \[([a-z-]+)\]")
-_FAULT = re.compile(r"^triton-ext: (\w+: .*)$", re.MULTILINE)
+MODES = {"hardware": False, "strict": True}
 
 
 @dataclass(frozen=True)
@@ -244,21 +248,32 @@ def compiled(program: Program, folder: Path, made: Path, *, mended: bool = False
     return target
 
 
-def run(program: Program, binary: Path, schedule: str, *options: str) -> tuple[str, set[str]]:
+def run(
+    program: Program, binary: Path, schedule: str, *, strict: bool = False
+) -> tuple[str, set[str]]:
     """`RIGHT`, or what is wrong; and what is undefined."""
-    command = [sys.executable, "-m", "triton_ext", "run", "--emulate", f"sm_{program.arch}",
-               "--schedule", schedule, *options, "--", str(binary)]  # fmt: skip
-    done = subprocess.run(
-        [*command, *program.sizes.split()], capture_output=True, text=True, check=False
-    )
-    undefined = set(_UNDEFINED.findall(done.stderr))
-    fault = _FAULT.search(done.stderr)
-    if fault:
-        return fault[1], undefined
-    if done.returncode == 0 and re.search(r"^right|successful\.$", done.stdout, re.MULTILINE):
+    (gpu,) = emulated_gpus(program.arch, schedule=schedule, strict=strict)
+    told: list[str] = []
+    faults: list[EmulationError] = []
+    stdout = os.dup(1)
+    with tempfile.TemporaryFile() as out, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UndefinedBehaviour)
+        os.dup2(out.fileno(), 1)
+        try:
+            command = [str(binary), *program.sizes.split()]
+            status = run_program(command, gpu, told.append, faults.append)
+        finally:
+            os.dup2(stdout, 1)
+            os.close(stdout)
+        out.seek(0)
+        printed = out.read().decode()
+    undefined = set(gpu.taken)
+    if faults:
+        return f"{type(faults[0]).__name__}: {str(faults[0]).splitlines()[0]}", undefined
+    if status == 0 and re.search(r"^right|successful\.$", printed, re.MULTILINE):
         return RIGHT, undefined
-    last = (done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or [""])[-1]
-    return f"exit status {done.returncode}: {last}", undefined
+    last = (printed.strip().splitlines() or told or [""])[-1]
+    return f"exit status {status}: {last}", undefined
 
 
 def row_of(program: Program, folder: Path, made: Path) -> dict[str, Any]:
@@ -267,10 +282,10 @@ def row_of(program: Program, folder: Path, made: Path) -> dict[str, Any]:
     begun = time.monotonic()
     row: dict[str, Any] = {}
     undefined: set[str] = set()
-    for mode, options in MODES.items():
+    for mode, strict in MODES.items():
         verdicts = {}
         for schedule in SCHEDULES:
-            verdicts[schedule], said = run(program, binary, schedule, *options)
+            verdicts[schedule], said = run(program, binary, schedule, strict=strict)
             undefined |= said
         row[mode] = verdicts
     row["undefined"] = sorted(undefined)
@@ -308,7 +323,7 @@ def part(rows: Iterable[tuple[Program, dict[str, Any]]]) -> str:
         "`python tests/support/foreign_cuda.py --write` fetches these projects, compiles their"
         " kernels with nvcc, unedited, each with a small host program"
         " ([`foreign_hosts`](../../tests/support/foreign_hosts)), and runs them"
-        " by `triton-ext run -- ./program`: under the schedules eager, lazy and random, as hardware"
+        " as `triton-ext run -- ./program` does: under the schedules eager, lazy and random, as hardware"
         " does and with `--strict`. Results are compared with sums of doubles. What is"
         " [undefined and relied on](undefined.md) has its name there. *Theirs* is a fault that a"
         " changed line ends, which the next table has.",
