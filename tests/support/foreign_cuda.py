@@ -3,10 +3,11 @@
 ``python tests/support/foreign_cuda.py [--projects A B] [--kernels K] [--folder PATH] [--write]``
 fetches each project of `PROGRAMS` at its commit into a folder of its own, unless that is there,
 compiles its unedited kernels with host programs of ours (``tests/support/foreign_hosts``), and runs
-them at small sizes: under three schedules, in both modes, as ``triton-ext run -- program`` does. Results
-are compared with sums of doubles. Where a kernel stops at a fault of its own, a copy with the line
-mended runs, too. ``--write`` makes the part of ``docs/reference/foreign.md`` on CUDA C++ of it. It
-ends with status 1 if a kernel does neither come out right nor stop at a fault that is mended.
+them at small sizes: under three schedules, in both modes, as ``triton-ext run -- program`` does.
+Results are compared with sums of doubles. Where a kernel stops at a fault of its own, a copy with
+that mended runs, too. Rows are kept beside the programs; ``--write`` makes the part of
+``docs/reference/foreign.md`` on CUDA C++ of all that are kept. It ends with status 1 if a kernel
+neither comes out right nor stops at a fault that is mended.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Program:
         host: the host program: C++, or a file of `HOSTS`.
         sizes: its arguments.
         flags: further ones of nvcc.
-        mended: (file, text, the text in its place): what ends the kernel's own fault.
+        file, mended: what ends the kernel's own fault: changes (text, the text in its place) of a
+            file of the project's.
     """
 
     project: Project
@@ -78,7 +80,13 @@ class Program:
     host: str
     sizes: str
     flags: str = ""
-    mended: tuple[str, str, str] | None = None
+    file: str = ""
+    mended: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For files."""
+        return re.sub(r"\W+", "_", f"{self.project.name} {self.kernel}")
 
 
 LEARN_CUDA = Project(
@@ -122,13 +130,13 @@ def _host(source: str, multiply: str, *macros: str) -> str:
 
 
 def _learn_cuda() -> Iterator[Program]:
-    mended = ("barrier.cluster.arrive.relaxed.aligned", "barrier.cluster.arrive.aligned")
+    ordered = ("barrier.cluster.arrive.relaxed.aligned", "barrier.cluster.arrive.aligned")
     for name in ("0", "1a", "1b", "2a", "2b", "3", "4", "5", "6", "7a", "7c"):
         source = f"02e_matmul_sm100/matmul_v{name[0]}.cu"
         host = _host(source, f"matmul_v{name}(A, B, C, M, N, K)")
         yield Program(
             LEARN_CUDA, f"matmul_v{name}", 100, f"#include <torch/library.h>\n{host}",
-            "256 256 256", mended=(source, *mended) if name[0] == "7" else None,
+            "256 256 256", file=source, mended=(ordered,) if name[0] == "7" else (),
         )  # fmt: skip
 
 
@@ -146,33 +154,26 @@ def _thunderkittens() -> Iterator[Program]:
 
 
 def _cutlass() -> Iterator[Program]:
-    folder, barrier = "examples/cute/tutorial/hopper", "__syncthreads();"
-    fenced = "cutlass::arch::fence_view_async_shared();"
+    folder, barrier = "examples/cute/tutorial", "__syncthreads();"
+    fenced = f"cutlass::arch::fence_view_async_shared(); {barrier}"
+    waits = "cp_async_wait<0>();"
     one = "cutlass::half_t(1.f), A, K, B, K, cutlass::half_t(0.f), C, M"
-    for name, mended in (
-        ("wgmma_sm90", ("cp_async_wait<0>();", f"cp_async_wait<0>(); {fenced} {barrier}")),
-        ("wgmma_tma_sm90", None),
-    ):
-        source = f"{folder}/{name}.cu"
+    for name, mended in (("wgmma_sm90", ((waits, f"{waits} {fenced}"),)), ("wgmma_tma_sm90", ())):
+        source = f"{folder}/hopper/{name}.cu"
         host = _host(
             source, f"gemm('T', 'N', M, N, K, {one})", "ELEMENT cutlass::half_t", "C_COLUMNS"
         )
-        yield Program(
-            CUTLASS, name, 90, host, "128 128 128", mended=(source, *mended) if mended else None
-        )
-    for name, sizes in (
-        ("01_mma_sm100", "128 256 64"),
-        ("02_mma_tma_sm100", "128 256 64"),
-        ("03_mma_tma_multicast_sm100", "512 1024 64"),
-        ("04_mma_tma_2sm_sm100", "512 1024 64"),
-        ("05_mma_tma_epi_sm100", "512 1024 64"),
+        yield Program(CUTLASS, name, 90, host, "128 128 128", file=source, mended=mended)
+    for name, sizes, mended in (
+        ("01_mma_sm100", "128 256 64", ((barrier, fenced),)),
+        ("02_mma_tma_sm100", "128 256 64", ()),
+        ("03_mma_tma_multicast_sm100", "512 1024 64", ()),
+        ("04_mma_tma_2sm_sm100", "512 1024 64", ()),
+        ("05_mma_tma_epi_sm100", "512 1024 64", ()),
     ):
-        source = f"examples/cute/tutorial/blackwell/{name}.cu"
-        mended = (barrier, f"{fenced} {barrier}") if name == "01_mma_sm100" else None
-        yield Program(
-            CUTLASS, name, 100, f"#include <{source}>\n", sizes,
-            mended=(source, *mended) if mended else None,
-        )  # fmt: skip
+        source = f"{folder}/blackwell/{name}.cu"
+        host = f"#include <{source}>\n"
+        yield Program(CUTLASS, name, 100, host, sizes, file=source, mended=mended)
 
 
 def _deepgemm() -> Iterator[Program]:
@@ -197,13 +198,21 @@ def _deepgemm() -> Iterator[Program]:
 
 
 def _fast_cu() -> Iterator[Program]:
+    barrier = 'asm volatile("bar.sync'
+    fenced = f'asm volatile("fence.proxy.async.shared::cta;"); {barrier}'
+    last = 'cp.async.bulk.commit_group;");\n            }\n        }'
+    meet = f'{last} asm volatile("barrier.cluster.arrive; barrier.cluster.wait;");'
     for number in range(2, 13):
         more = "" if number == 2 else ", nullptr"
-        host = _host(
-            f"examples/matmul/matmul_{number}.cuh", f"runKernel{number}(M, N, K, A, B, C{more})"
-        )
-        sizes = "128 128 256" if number < 5 else "128 256 256" if number < 8 else "256 256 256"
-        yield Program(FAST_CU, f"matmul_{number}", 90, f'#include "fast_cu.h"\n{host}', sizes)
+        source = f"examples/matmul/matmul_{number}.cuh"
+        host = _host(source, f"runKernel{number}(M, N, K, A, B, C{more})")
+        # those from 6 to 10 take 16 x 8 tiles together
+        sizes = "128 128 256" if number < 5 else "128 256 256" if number < 6 else "2048 2048 64"
+        yield Program(
+            FAST_CU, f"matmul_{number}", 90, f'#include "fast_cu.h"\n{host}',
+            "256 256 256" if number > 10 else sizes, file=source,
+            mended=((barrier, fenced), (last, meet)) if number >= 10 else (),
+        )  # fmt: skip
 
 
 PROGRAMS = [*_learn_cuda(), *_thunderkittens(), *_deepgemm(), *_cutlass(), *_fast_cu()]
@@ -224,19 +233,20 @@ def fetch(project: Project, folder: Path) -> None:
 def compiled(program: Program, folder: Path, made: Path, *, mended: bool = False) -> Path:
     """The program, compiled; with ``mended``, from a copy of the file with the mended text."""
     root = folder / program.project.name
-    name = re.sub(r"\W+", "_", f"{program.project.name} {program.kernel}{' mended' * mended}")
+    name = program.name + "_mended" * mended
     source, target = made / f"{name}.cu", made / name
     source.write_text(program.host, encoding="utf-8")
     include = [root]
-    if mended and program.mended:
-        file, old, new = program.mended
-        text = (root / file).read_text(encoding="utf-8")
-        if old not in text:
-            raise ValueError(f"{file} has no {old!r}")
-        copy = made / f"{name}.mended" / file
+    if mended:
+        text = (root / program.file).read_text(encoding="utf-8")
+        for old, new in program.mended:
+            if old not in text:
+                raise ValueError(f"{program.file} has no {old!r}")
+            text = text.replace(old, new)
+        copy = made / "mended" / program.file
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(text.replace(old, new), encoding="utf-8")
-        include = [made / f"{name}.mended", root, (root / file).parent]
+        copy.write_text(text, encoding="utf-8")
+        include = [made / "mended", root, (root / program.file).parent]
     kind = f"compute_{program.arch}a"
     flags = f"{program.project.flags} {program.flags}".format(folder=folder).split()
     subprocess.run(
@@ -296,6 +306,11 @@ def row_of(program: Program, folder: Path, made: Path) -> dict[str, Any]:
     return row
 
 
+def _cut(verdict: str) -> str:
+    """A fault without the places that its message names."""
+    return re.sub(r" at /\S+|; there lies .*?(?=; |$)| by warp.*?(?=[,;:]|$)", "", verdict)
+
+
 def _words(verdicts: dict[str, str]) -> str:
     """What a table says of the verdicts under each schedule."""
     wrong = {schedule: each for schedule, each in verdicts.items() if each != RIGHT}
@@ -323,8 +338,8 @@ def part(rows: Iterable[tuple[Program, dict[str, Any]]]) -> str:
         "`python tests/support/foreign_cuda.py --write` fetches these projects, compiles their"
         " kernels with nvcc, unedited, each with a small host program"
         " ([`foreign_hosts`](../../tests/support/foreign_hosts)), and runs them"
-        " as `triton-ext run -- ./program` does: under the schedules eager, lazy and random, as hardware"
-        " does and with `--strict`. Results are compared with sums of doubles. What is"
+        " as `triton-ext run -- ./program` does: under the schedules eager, lazy and random, as"
+        " hardware does and with `--strict`. Results are compared with sums of doubles. What is"
         " [undefined and relied on](undefined.md) has its name there. *Theirs* is a fault that a"
         " changed line ends, which the next table has.",
         "",
@@ -343,12 +358,10 @@ def part(rows: Iterable[tuple[Program, dict[str, Any]]]) -> str:
         )
     lines += ["", "| kernel | what it ends in | mended by |", "| --- | --- | --- |"]
     for program, row in rows:
-        if row.get("mended") and program.mended:
-            said = next(each for each in row["hardware"].values() if each != RIGHT)
-            file, old, new = program.mended
-            lines.append(
-                f"| {program.kernel} | {said} | `{new}` for `{old}` in {Path(file).name} |"
-            )
+        if row.get("mended"):
+            said = sorted({_cut(each) for each in row["hardware"].values() if each != RIGHT})
+            changes = [" ".join(f"`{new}` for `{old}`".split()) for old, new in program.mended]
+            lines.append(f"| {program.kernel} | {'; '.join(said)} | {', '.join(changes)} |")
     return "\n".join([*lines, ""])
 
 
@@ -362,8 +375,6 @@ def main() -> int:
     folder: Path = arguments.folder.resolve()
     made = folder / "programs"
     made.mkdir(parents=True, exist_ok=True)
-    results = made / "results.json"
-    rows = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
     right = True
     for project in dict.fromkeys(each.project for each in PROGRAMS):
         if project.name in (arguments.projects or [project.name]) or project is CUTLASS:
@@ -374,14 +385,13 @@ def main() -> int:
         if not re.search(arguments.kernels, program.kernel):
             continue
         row = row_of(program, folder, made)
-        rows[f"{program.project.name} {program.kernel}"] = row
-        results.write_text(json.dumps(rows), encoding="utf-8")
+        (made / f"{program.name}.json").write_text(json.dumps(row), encoding="utf-8")
         right &= is_as_it_should(row)
         print(program.project.name, program.kernel, row, flush=True)
     if arguments.write:
         before = PAGE.read_text(encoding="utf-8").partition(f"\n{HEADING}")[0]
-        named = ((each, rows.get(f"{each.project.name} {each.kernel}")) for each in PROGRAMS)
-        kept = [(program, row) for program, row in named if row]
+        results = [(each, made / f"{each.name}.json") for each in PROGRAMS]
+        kept = [(each, json.loads(file.read_text())) for each, file in results if file.exists()]
         PAGE.write_text(f"{before}\n{part(kept)}", encoding="utf-8")
     return int(not right)
 

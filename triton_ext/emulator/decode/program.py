@@ -15,7 +15,7 @@ from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction, Wron
 from triton_ext.emulator.state.storage import Storage, Symbol
 from triton_ext.hardware.architecture import Target
 from triton_ext.ptx.new_forms import new_form
-from triton_ext.ptx.parse import Instruction, Kernel, Module, Variable
+from triton_ext.ptx.parse import NVVM, Instruction, Kernel, Module, Variable
 from triton_ext.ptx.targets import CLUSTER_DIRECTIVES, lacking, owners, refusal
 
 
@@ -36,6 +36,11 @@ class Program:
     steps: tuple[Step, ...]
     storage: Storage
     generator: str = ""
+
+    @property
+    def of_cuda(self) -> bool:
+        """Whether nvcc made it of CUDA C++, or another front end of the same compiler."""
+        return NVVM in self.generator
 
     @property
     def arch(self) -> int:

@@ -37,8 +37,6 @@ from triton_ext.emulator.units.tensor_core import check_freed
 from triton_ext.emulator.units.unawaited import check_awaited
 from triton_ext.hardware.architecture import Target
 
-_OF_CUDA = "NVIDIA NVVM Compiler"
-"""What nvcc calls the compiler of CUDA C++ in its PTX."""
 QUANTUM = 4096
 """Instructions that a block runs before another one gets its turn."""
 NO_PROGRESS_LIMIT = 20_000_000
@@ -242,12 +240,14 @@ class Machine:
         self.target = self.program.target
         self.multiprocessors = self.target.capability.multiprocessors
         self.counts = [0] * len(self.program.steps)
-        self.fenced = _OF_CUDA in self.program.generator or any(
+        self.fenced = self.program.of_cuda or any(
             step.instruction.opcode.startswith("tcgen05.fence") for step in self.program.steps
         )
         if self.launch.check_races and GlobalOrder.fits(self.launch):
             program = [step.instruction for step in self.program.steps]
-            self.global_order = GlobalOrder(self.launch, program)
+            self.global_order = GlobalOrder(
+                self.launch, program, replicates=not self.program.of_cuda
+            )
         timeout = self.limits.timeout
         self._deadline = time.monotonic() + (PATIENCE if timeout is None else timeout)
 

@@ -86,7 +86,7 @@ REMOTE_SCOPE = Leniency(
 THREAD_SYNC = Leniency(
     "thread-sync-fence",
     "a tcgen05 instruction uses tensor memory after another thread's, a barrier orders the two, and"
-    " tcgen05.fence::after_thread_sync is missing behind it (in a kernel of CUDA C++, or one that has"
+    " tcgen05.fence::after_thread_sync is missing behind it (in CUDA C++, or a kernel that has"
     " tcgen05.fence elsewhere: of compilers that emit none, nothing is said)",
     "ordered by the barrier alone",
     'PTX ISA, "tcgen05.fence" and "Memory Consistency Model for 5th generation of TensorCore'
