@@ -29,8 +29,8 @@ mended, under three schedules, and compares this page with what happened.
 
 All sources are public threads and files that were read; what the hardware did is their authors' \
 report. *Latent* says that nobody has seen a wrong number yet. Of {count} exhibits the emulator \
-names {named}, reproduces {reproduced} without a fault, and does not notice {silent}. {both} are kernels \
-of both architectures, and end alike on both emulated GPUs; {hopper} are of Hopper alone, \
+names {named}, reproduces {reproduced} without a fault, and does not notice {silent}. {both} are \
+kernels of both architectures, and end alike on both emulated GPUs; {hopper} are of Hopper alone, \
 {blackwell} of Blackwell.
 """
 _BEYOND = """
