@@ -342,6 +342,35 @@ def test_every_block_has_a_second_tile_if_there_are_as_many(tiles, seed):
     assert (done[first] >= min(2, tiles)).all(), (out, blocks.seen)
 
 
+COUNTER = """
+ mov.u32 %r5, %ctaid.x;
+ add.u32 %r8, %r5, 1;
+NEXT:
+ atom.global.add.u32 %r6, [%rd1], 1;
+ setp.ge.u32 %p3, %r6, 8;
+ @%p3 bra DONE;
+ mul.wide.u32 %rd3, %r6, 4;
+ add.u64 %rd3, %rd3, %rd1;
+ st.global.u32 [%rd3+4], %r8;
+ bra NEXT;
+DONE:
+"""
+
+
+def test_blocks_that_count_their_tiles_get_second_ones():
+    """Of eight blocks and as many tiles: what each number of blocks side by side makes of it."""
+    text = module(PARAMETERS, f"{INIT} ld.param.u64 %rd1, [out];\n{COUNTER}", "sm_90a")
+    shares = set()
+    for seed in range(12):
+        out = np.zeros(16, np.uint32)
+        run_ptx(
+            text, grid=8, block=1, args=[out], dynamic_smem_bytes=4096, schedule="random", seed=seed
+        )
+        shares.add(tuple(sorted(np.bincount(out[1:9] - 1, minlength=8))[::-1]))
+    assert (8, 0, 0, 0, 0, 0, 0, 0) in shares  # one took them all
+    assert any(each[1] > 1 for each in shares)  # two had a second tile
+
+
 # ------------------------------------------------------------------------- messages
 
 SCATTERED = """

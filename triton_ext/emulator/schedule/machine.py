@@ -282,6 +282,8 @@ class Machine:
         )
         if self._shares:
             beside = max(1, min(beside, len(self._waiting) // 2))
+        elif self.schedule.name == "random" and self._counts():
+            beside = self.schedule.random.randint(1, beside)
         idle_since, idle_progress, stuck = 0, -1, False
         watch, watched_since = Watch(), -1
         while self._waiting or resident:
@@ -331,6 +333,15 @@ class Machine:
             stuck = not done or self.steps - idle_since >= NO_PROGRESS_LIMIT
         if self.observer is not None:
             self.observer.ends(self)
+
+    def _counts(self) -> bool:
+        """Whether blocks may take their tiles by an atomic counter: the fewer run side by side, the
+        more tiles each of them gets."""
+        opcodes = (step.instruction.opcode.split(".") for step in self.program.steps)
+        return any(
+            each[0] == "atom" and {"add", "inc"} & {*each} and "shared" not in "".join(each)
+            for each in opcodes
+        )
 
     def without_values(self) -> None:
         """Compute no products, and nothing of them, from the start: see `garbage`."""
