@@ -16,7 +16,7 @@ needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 
 @needs_nvcc
 def test_a_graph_is_captured_and_launched(tmp_path, capfd):
-    """Two streams; copies read the host's memory at each launch; what capture forbids is refused."""
+    """Two streams; copies read the host's memory at each launch; what must not be is refused."""
     program = compile_source(DATA / "programs/graphs.cu", 90, tmp_path)
     (gpu,) = emulated_gpus(90)
     assert run_program([str(program)], gpu, print, print) == 0

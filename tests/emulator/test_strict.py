@@ -130,6 +130,21 @@ WAIT:
  tcgen05.wait::ld.sync.aligned;
  add.u32 %r20, %r20, %r0;
 {FREE}{OUT}"""
+RELAXED = (
+    """
+ xor.b32 %r11, %r0, 127;
+ shl.b32 %r12, %r0, 2;
+ add.u32 %r12, %r12, %r2;
+ st.shared.u32 [%r12], %r0;
+ barrier.cluster.arrive.relaxed.aligned;
+ barrier.cluster.wait.aligned;
+ shl.b32 %r12, %r11, 2;
+ add.u32 %r12, %r12, %r2;
+ ld.shared.u32 %r20, [%r12];
+ sub.u32 %r20, 127, %r20;
+"""
+    + OUT
+)
 LAST_STORE = """
  st.shared.u32 [%r2], %r0;
  shl.b32 %r11, %r0, 2;
@@ -146,6 +161,7 @@ ZERO, ONE = "0x4000004000010000", "0x4000404000010000"
 CASES = [
     ("tensor-memory-quarter", QUARTER.format(), 1, TensorMemoryFault, "may access lanes 32 to 63"),
     ("tensor-memory-lane", LANE, 1, TensorMemoryFault, "at lane 128 by warp 0, which may access"),
+    ("relaxed-barrier", RELAXED, 1, SynchronizationFault, r"arrive\.relaxed.* releases nothing"),
     ("alloc-commit-address", GENERIC, 1, MemoryFault, "generic address, where a shared one"),
     ("alloc-commit-address", BARE, 1, MemoryFault, "a generic one is due"),
     ("descriptor-version", VERSION_0.format(descriptor=ZERO), 1, DescriptorFault, "must be 1"),
@@ -156,6 +172,7 @@ CASES = [
 GOOD = [
     (LEGAL, 1),
     (OWN, 1),
+    (RELAXED.replace(".relaxed", ""), 1),
     (VERSION_0.format(descriptor=ONE), 1),
     (LAST_STORE + " @%p1 cp.async.bulk.wait_group.read 0;", 1),
     (REMOTE.format(".release.cluster"), 2),

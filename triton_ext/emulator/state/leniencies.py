@@ -93,7 +93,25 @@ THREAD_SYNC = Leniency(
     ' operations"',
     "Triton, which emits no tcgen05.fence; ptxas 13.4, which makes no instruction of one",
 )
-LENIENCIES = (QUARTER, LANE, ADDRESS, VERSION, LAST_STORE, REMOTE_SCOPE, THREAD_SYNC)
+RELAXED_BARRIER = Leniency(
+    "relaxed-barrier",
+    "a warp reads shared memory that another warp of its block wrote before a barrier of the"
+    " cluster whose arrivals are .relaxed, which order no memory",
+    "what the other warp wrote: the barrier has waited for it",
+    'PTX ISA, "barrier.cluster" (".relaxed")',
+    "DeepGEMM's kernels for pairs of blocks, whose tcgen05.alloc writes the address so; their"
+    " results are checked on Blackwell GPUs",
+)
+LENIENCIES = (
+    QUARTER,
+    LANE,
+    ADDRESS,
+    VERSION,
+    LAST_STORE,
+    REMOTE_SCOPE,
+    THREAD_SYNC,
+    RELAXED_BARRIER,
+)
 
 
 @dataclass(frozen=True)
