@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foreign import PAGE, RIGHT, SCHEDULES
+from foreign import CUDA, PAGE, RIGHT, SCHEDULES
 from sites import ROOT
 
 from triton_ext.emulator.errors import EmulationError, UndefinedBehaviour
@@ -36,7 +36,6 @@ from triton_ext.emulator.host.cuda.server import run_program
 from triton_ext.emulator.host.driver import emulated_gpus
 
 HOSTS = Path(__file__).with_name("foreign_hosts")
-HEADING = "## CUDA C++"
 MODES = {"hardware": False, "strict": True}
 
 
@@ -148,7 +147,7 @@ def _thunderkittens() -> Iterator[Program]:
             host = _host(
                 f"kernels/gemm/{kernel}.cu", "matmul(A, B, C, N)", f"ELEMENT {element}", "B_ROWS"
             )
-            size = 64 if level < 3 else 512 if arch == 100 and level > 5 else 256
+            size = 64 if level < 3 else 512 if arch == 100 and level > 5 else 256 >> (level == 3)
             sizes = f"{size} {size} {size}"
             yield Program(THUNDERKITTENS, kernel, arch, host, sizes, f"-DKITTENS_{name}")
 
@@ -308,7 +307,8 @@ def row_of(program: Program, folder: Path, made: Path) -> dict[str, Any]:
 
 def _cut(verdict: str) -> str:
     """A fault without the places that its message names."""
-    return re.sub(r" at /\S+|; there lies .*?(?=; |$)| by warp.*?(?=[,;:]|$)", "", verdict)
+    place = r" 0x[0-9a-f]+( \(.*?\))?| at /\S+|; there lies .*?(?=; |$)| by warp.*?(?=[,;:]|$)"
+    return re.sub(place, "", verdict)
 
 
 def _words(verdicts: dict[str, str]) -> str:
@@ -333,7 +333,7 @@ def part(rows: Iterable[tuple[Program, dict[str, Any]]]) -> str:
     theirs = sum(bool(row.get("mended")) for _, row in rows)
     strict = sum(set(row["strict"].values()) == {RIGHT} for _, row in rows)
     lines = [
-        HEADING,
+        CUDA,
         "",
         "`python tests/support/foreign_cuda.py --write` fetches these projects, compiles their"
         " kernels with nvcc, unedited, each with a small host program"
@@ -389,7 +389,7 @@ def main() -> int:
         right &= is_as_it_should(row)
         print(program.project.name, program.kernel, row, flush=True)
     if arguments.write:
-        before = PAGE.read_text(encoding="utf-8").partition(f"\n{HEADING}")[0]
+        before = PAGE.read_text(encoding="utf-8").partition(f"\n{CUDA}\n")[0]
         results = [(each, made / f"{each.name}.json") for each in PROGRAMS]
         kept = [(each, json.loads(file.read_text())) for each, file in results if file.exists()]
         PAGE.write_text(f"{before}\n{part(kept)}", encoding="utf-8")
