@@ -95,9 +95,10 @@ THREAD_SYNC = Leniency(
 )
 RELAXED_BARRIER = Leniency(
     "relaxed-barrier",
-    "a warp reads shared memory that another warp of its block wrote before a barrier of the"
-    " cluster whose arrivals are .relaxed, which order no memory",
-    "what the other warp wrote: the barrier has waited for it",
+    "a warp reads shared memory that another warp of its block wrote, or frees tensor memory that"
+    " the other block of its pair allocated, before a barrier of the cluster whose arrivals are"
+    " .relaxed, which order no memory",
+    "what the other warp did: the barrier has waited for it",
     'PTX ISA, "barrier.cluster" (".relaxed")',
     "DeepGEMM's kernels for pairs of blocks, whose tcgen05.alloc writes the address so; their"
     " results are checked on Blackwell GPUs",
