@@ -425,14 +425,14 @@ class Cta:
     def _excused(
         self, readers: Agents, written: NDArray[np.int64], late: NDArray[np.bool_]
     ) -> bool:
-        """Whether relaxed barriers of the cluster told the readers of all late writes, which the
-        block's own warps have done."""
+        """Whether relaxed barriers of the cluster told the readers of all late writes, and all of
+        them are the block's own warps."""
         happened = self.cluster.clocks.happened
         for row, byte in np.argwhere(late).tolist():
             found = int(np.broadcast_to(written, late.shape)[row, byte])
             agent, reader = found & AGENT, int(readers[row])
             known = happened.get(reader)
-            own = agent // self.agents_each == self.rank
+            own = agent // self.agents_each == reader // self.agents_each == self.rank
             if not own or known is None or found >> EVENT > known[agent]:
                 return False
         warp = (int(readers[0]) - self.first_agent) * WARP_THREADS
