@@ -324,9 +324,13 @@ def is_as_it_should(row: dict[str, Any]) -> bool:
     return set(row["hardware"].values()) == {RIGHT} or bool(row.get("mended"))
 
 
-def part(rows: Iterable[tuple[Program, dict[str, Any]]]) -> str:
-    """The part of the page on CUDA C++."""
-    rows = list(rows)
+def part(rows: Iterable[tuple[Program, dict[str, Any]]], missing: Iterable[Program] = ()) -> str:
+    """The part of the page on CUDA C++.
+
+    Args:
+        missing: programs that have not been run.
+    """
+    rows, left = list(rows), ", ".join(each.kernel for each in missing)
     right = sum(set(row["hardware"].values()) == {RIGHT} for _, row in rows)
     theirs = sum(bool(row.get("mended")) for _, row in rows)
     strict = sum(set(row["strict"].values()) == {RIGHT} for _, row in rows)
@@ -342,7 +346,8 @@ def part(rows: Iterable[tuple[Program, dict[str, Any]]]) -> str:
         " changed line ends, which the next table has.",
         "",
         f"{right} of {len(rows)} kernels are right as published, {strict} of them with `--strict`,"
-        f" too; {theirs} stop at a fault of their own, and are right without it.",
+        f" too; {theirs} stop at a fault of their own, and are right without it."
+        + (f" Not run yet: {left}." if left else ""),
         "",
         "| project | commit | kernel | GPU | size | verdict | undefined | `--strict` | seconds |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -390,7 +395,8 @@ def main() -> int:
         before = PAGE.read_text(encoding="utf-8").partition(f"\n{CUDA}\n")[0]
         results = [(each, made / f"{each.name}.json") for each in PROGRAMS]
         kept = [(each, json.loads(file.read_text())) for each, file in results if file.exists()]
-        PAGE.write_text(f"{before}\n{part(kept)}", encoding="utf-8")
+        missing = [each for each, file in results if not file.exists()]
+        PAGE.write_text(f"{before}\n{part(kept, missing)}", encoding="utf-8")
     return int(not right)
 
 
