@@ -34,6 +34,26 @@ def test_a_bare_package_has_its_modules_alone(tmp_path):
         __import__("no_such_module")
 
 
+def test_the_page_has_every_program_of_cuda():
+    from foreign import CUDA, RIGHT, SCHEDULES
+    from foreign_cuda import PROGRAMS, part
+
+    written = (ROOT / "docs/reference/foreign.md").read_text(encoding="utf-8").partition(CUDA)[2]
+    for program in PROGRAMS:
+        assert program.kernel in written
+    right = dict.fromkeys(SCHEDULES, RIGHT)
+    fault = "SynchronizationFault: shared address 0x400 (a + 1) is read by warp 3; no barrier"
+    late = {**right, "lazy": fault}
+    row = {"hardware": right, "strict": right, "undefined": [], "seconds": 1.0}
+    mended = next(each for each in PROGRAMS if each.mended)
+    rows = [(PROGRAMS[0], row), (mended, {**row, "hardware": late, "strict": late, "mended": True})]
+    made = part(rows, PROGRAMS[1:3])
+    assert f"Not run yet: {PROGRAMS[1].kernel}, {PROGRAMS[2].kernel}." in made
+    assert "1 of 2 kernels are right as published, 1 of them with `--strict`" in made
+    assert "| SynchronizationFault (lazy), theirs |" in made
+    assert "| SynchronizationFault: shared address is read; no barrier |" in made
+
+
 def test_the_page_has_every_kernel():
     pytest.importorskip("triton")
     from foreign import RIGHT, page

@@ -50,6 +50,14 @@ QUARTER = f"""{ALLOCATE}
  tcgen05.wait::ld.sync.aligned;
 {FREE}{OUT}"""
 """Stores to lane 0 in all warps, and loads from where each warp's quarter is."""
+OWN_LANES = """
+ shr.u32 %r10, %r0, 5;
+ shl.b32 %r10, %r10, 21;
+ add.u32 %r10, %r10, %r9;
+ tcgen05.st"""
+OWN = QUARTER.format().replace(" tcgen05.st", OWN_LANES, 1).replace("[%r9], {", "[%r10], {")
+LANE = OWN.replace("tcgen05.ld", "or.b32 %r10, %r10, 0x800000;\n tcgen05.ld")
+"""Loads from lanes 128 to 255."""
 ADDRESS = f"""
  setp.lt.u32 %p2, %r0, 32;
  cvt.u64.u32 %rd4, %r1;
@@ -123,6 +131,21 @@ WAIT:
  tcgen05.wait::ld.sync.aligned;
  add.u32 %r20, %r20, %r0;
 {FREE}{OUT}"""
+RELAXED = (
+    """
+ xor.b32 %r11, %r0, 127;
+ shl.b32 %r12, %r0, 2;
+ add.u32 %r12, %r12, %r2;
+ st.shared.u32 [%r12], %r0;
+ barrier.cluster.arrive.relaxed.aligned;
+ barrier.cluster.wait.aligned;
+ shl.b32 %r12, %r11, 2;
+ add.u32 %r12, %r12, %r2;
+ ld.shared.u32 %r20, [%r12];
+ sub.u32 %r20, 127, %r20;
+"""
+    + OUT
+)
 LAST_STORE = """
  st.shared.u32 [%r2], %r0;
  shl.b32 %r11, %r0, 2;
@@ -151,6 +174,8 @@ ZERO, ONE = "0x4000004000010000", "0x4000404000010000"
 # rule, kernel, blocks, what it is if strict, part of the message
 CASES = [
     ("tensor-memory-quarter", QUARTER.format(), 1, TensorMemoryFault, "may access lanes 32 to 63"),
+    ("tensor-memory-lane", LANE, 1, TensorMemoryFault, "at lane 128 by warp 0, which may access"),
+    ("relaxed-barrier", RELAXED, 1, SynchronizationFault, r"arrive\.relaxed.* releases nothing"),
     ("alloc-commit-address", GENERIC, 1, MemoryFault, "generic address, where a shared one"),
     ("alloc-commit-address", BARE, 1, MemoryFault, "a generic one is due"),
     ("descriptor-version", VERSION_0.format(descriptor=ZERO), 1, DescriptorFault, "must be 1"),
@@ -167,6 +192,8 @@ CASES = [
 ]
 GOOD = [
     (LEGAL, 1),
+    (OWN, 1),
+    (RELAXED.replace(".relaxed", ""), 1),
     (VERSION_0.format(descriptor=ONE), 1),
     (LAST_STORE + " @%p1 cp.async.bulk.wait_group.read 0;", 1),
     (REMOTE.format(".release.cluster"), 2),
@@ -230,6 +257,16 @@ def test_an_mbarrier_initialised_again_in_another_way_is_a_fault(count, rendezvo
     for schedule in SCHEDULES:
         with pytest.raises((fault, BarrierFault)):
             run(text, 1, schedule=schedule)
+
+
+def test_tensor_memory_that_is_freed_behind_a_relaxed_barrier():
+    barrier = (
+        " barrier.cluster.arrive{}.aligned;\n barrier.cluster.wait.aligned;\n @%p2 tcgen05.dealloc"
+    )
+    body = OWN.replace("bar.sync 0;\n @%p2 tcgen05.dealloc", barrier)
+    assert (run(body.replace("{}", ""), 1) == np.arange(128)).all()
+    with pytest.raises(SynchronizationFault, match=r"is freed.*arrive\.relaxed.* releases nothing"):
+        run(body.replace("{}", ".relaxed"), 1)
 
 
 def test_a_race_is_one_in_both_modes():

@@ -73,4 +73,6 @@ def test_exhibits_are_distinct():
     assert len(set(first)) == len(first)
     for exhibit in EXHIBITS:
         assert exhibit.wrong != exhibit.right
-        assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", source) for source in exhibit.sources)
+        assert all(
+            re.fullmatch(r"[\w.-]+/[\w.-]+(#\d+|:[\w./]+)", source) for source in exhibit.sources
+        )

@@ -31,6 +31,8 @@ from sites import ROOT
 SCHEDULES = ("eager", "lazy", "random")
 PASSES = "verify-descriptors,lint-shared,report-layouts,check-conversion"
 PAGE = ROOT / "docs" / "reference" / "foreign.md"
+CUDA = "## CUDA C++"
+"""The heading of the page's other part, which `foreign_cuda` writes."""
 RIGHT = "right"
 EARLIER = "for an earlier Triton"
 NEWER = {
@@ -213,7 +215,8 @@ def main() -> int:
                   f" {len(row['alarms'])} {row['verdict']}", flush=True)  # fmt: skip
             rows.append(row)
         if arguments.write:
-            PAGE.write_text(page(rows), encoding="utf-8")
+            _, heading, rest = PAGE.read_text(encoding="utf-8").partition(f"\n{CUDA}\n")
+            PAGE.write_text(page(rows) + heading + rest, encoding="utf-8")
     return int(
         any(not row["verdict"].startswith((RIGHT, EARLIER)) or row["alarms"] for row in rows)
     )

@@ -89,6 +89,7 @@ SPIN:
   @%first mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3];
 END:"""
 _exit = kernel("", init(1, meet=CLUSTER), RANK, _LATE, CLUSTER)
+_RELAXED = CLUSTER.replace("arrive", "arrive.relaxed")
 
 _LAST = """\
   add.u32 %r1, %bar, 2048;
@@ -170,12 +171,25 @@ EXHIBITS = [
     ),
     Exhibit(
         "A block leaves while its peer still arrives there",
-        ("sgl-project/sglang#32907", "sgl-project/sglang#32954"),
+        (
+            "sgl-project/sglang#32907", "sgl-project/sglang#32954",
+            "pranjalssh/fast.cu:examples/matmul/matmul_12.cuh",
+        ),
         "B300: Xid 13, \"CTA Not Present\", eight times in a day under load.",
         "Arrivals, commits and deallocations go to the peer until the end of the kernel; the "
         "cluster met at its start alone. Mended by a cluster barrier before the exit.",
         _exit, instead(_exit, (f"END:\n{CLUSTER}", "END:")), _runs(2), SynchronizationFault,
         "which has ended",
+    ),
+    Exhibit(
+        "The last barrier of the cluster is relaxed",
+        ("gau-nernst/learn-cuda:02e_matmul_sm100/matmul_v7.cu",),
+        "Latent: the results are checked on a B200.",
+        "The blocks of a pair meet before they end and free their tensor memory, by an arrival "
+        "that is .relaxed: it orders neither the arrivals at the peer's mbarriers nor the loads of "
+        "other warps before the end. Mended by the arrival without .relaxed.",
+        _exit, instead(_exit, (f"END:\n{CLUSTER}", f"END:\n{_RELAXED}")), _runs(2),
+        SynchronizationFault, "may end before an arrival of",
     ),
     Exhibit(
         "The blocks of a cluster disagree on who is copied to",

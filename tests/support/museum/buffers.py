@@ -123,7 +123,7 @@ def _sums_of_a_source(text: str, schedule: str) -> None:
 EXHIBITS = [
     Exhibit(
         "A TMA store reads a tile that threads have just written",
-        ("tile-ai/TileOPs#1574",),
+        ("tile-ai/TileOPs#1574", "pranjalssh/fast.cu:examples/matmul/matmul_12.cuh"),
         "A grouped GEMM with three warpgroups gave one corrupted sub-tile in about 3 % of its "
         "calls; the nightly test failed now and then.",
         "128 threads write the tile (generic proxy), one starts the TMA store (async proxy), with "
@@ -197,8 +197,12 @@ EXHIBITS = [
     ),
     Exhibit(
         "cp.async is waited for by each warp, and read by all",
-        ("flashinfer-ai/flashinfer#3439",),
-        "Five launches with equal inputs gave five different outputs, up to 13 apart in fp16.",
+        (
+            "flashinfer-ai/flashinfer#3439",
+            "NVIDIA/cutlass:examples/cute/tutorial/hopper/wgmma_sm90.cu",
+        ),
+        "Five launches with equal inputs gave five different outputs, up to 13 apart in fp16. In "
+        "the tutorial, whose reader is wgmma, it is latent.",
         "Each warp copies its rows and waits for its own copies, then reads everybody's: "
         "__syncwarp where a barrier of the block is needed.",
         _own_copies, instead(_own_copies, (BLOCK, "  bar.warp.sync -1;")), _exchanged_copy,

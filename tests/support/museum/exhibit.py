@@ -25,7 +25,8 @@ class Exhibit:
 
     Attributes:
         title: a short sentence: what is wrong.
-        sources: issues and pull requests: ``owner/repository#number``.
+        sources: issues and pull requests, ``owner/repository#number``, and files,
+            ``owner/repository:path``.
         hardware: what was seen on a GPU, and on which.
         bug: how it comes about, and how it was mended.
         right, wrong: the mended and the broken kernel, as PTX.

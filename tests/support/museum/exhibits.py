@@ -27,10 +27,10 @@ own: what the hardware did, what the emulator says to it, and the lines that men
 written from `tests/support/museum` (`make docs`); `tests/museum` runs each exhibit, broken and \
 mended, under three schedules, and compares this page with what happened.
 
-All sources are public threads that were read; what the hardware did is their authors' report. \
-*Latent* says that nobody has seen a wrong number yet. Of {count} exhibits the emulator names \
-{named}, reproduces {reproduced} without a fault, and does not notice {silent}. {both} are kernels \
-of both architectures, and end alike on both emulated GPUs; {hopper} are of Hopper alone, \
+All sources are public threads and files that were read; what the hardware did is their authors' \
+report. *Latent* says that nobody has seen a wrong number yet. Of {count} exhibits the emulator \
+names {named}, reproduces {reproduced} without a fault, and does not notice {silent}. {both} are \
+kernels of both architectures, and end alike on both emulated GPUs; {hopper} are of Hopper alone, \
 {blackwell} of Blackwell.
 """
 _BEYOND = """
@@ -60,6 +60,10 @@ wrong numbers.
 
 
 def _link(source: str) -> str:
+    repository, _, file = source.partition(":")
+    if file:
+        url = f"https://github.com/{repository}/blob/HEAD/{file}"
+        return f"[{repository}, {file.rpartition('/')[2]}]({url})"
     repository, _, number = source.partition("#")
     return f"[{source}](https://github.com/{repository}/issues/{number})"
 

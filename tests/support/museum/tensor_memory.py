@@ -128,6 +128,15 @@ EXHIBITS = [
         _sums(32), SynchronizationFault, "nothing waited for its completion",
     ),
     Exhibit(
+        "tcgen05.mma reads a tile that threads have just written",
+        ("NVIDIA/cutlass:examples/cute/tutorial/blackwell/01_mma_sm100.cu",),
+        "Latent: the results are checked on a B200.",
+        "All threads copy A and B into shared memory by ordinary stores, and __syncthreads is all "
+        "that is between these and the product. Mended by fence.proxy.async before the barrier.",
+        _one, instead(_one, (PUBLISH, BLOCK)), _sums(16), SynchronizationFault,
+        "fence.proxy.async",
+    ),
+    Exhibit(
         "A fast warp stores over what a slow one has yet to load",
         ("facebookexperimental/triton#1992", "facebookexperimental/triton#1993"),
         "Blackwell: 44 of 380 runs of a flash-attention backward pass had blocks of 32 wrong rows.",

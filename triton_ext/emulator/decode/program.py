@@ -15,7 +15,7 @@ from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction, Wron
 from triton_ext.emulator.state.storage import Storage, Symbol
 from triton_ext.hardware.architecture import Target
 from triton_ext.ptx.new_forms import new_form
-from triton_ext.ptx.parse import Instruction, Kernel, Module, Variable
+from triton_ext.ptx.parse import NVVM, Instruction, Kernel, Module, Variable
 from triton_ext.ptx.targets import CLUSTER_DIRECTIVES, lacking, owners, refusal
 
 
@@ -28,12 +28,19 @@ class Program:
         target: what it was compiled for.
         steps: the decoded instructions, in their order.
         storage: the registers and the memory that it declares.
+        generator: the compiler that its module names.
     """
 
     kernel: Kernel
     target: Target
     steps: tuple[Step, ...]
     storage: Storage
+    generator: str = ""
+
+    @property
+    def of_cuda(self) -> bool:
+        """Whether nvcc made it of CUDA C++, or another front end of the same compiler."""
+        return NVVM in self.generator
 
     @property
     def arch(self) -> int:
@@ -154,7 +161,7 @@ def decode(module: Module, name: str | None, opcodes: Opcodes) -> Program:
     storage = Storage(
         operands.counts, symbols, used["shared"], used["local"], used["param"], used["global"]
     )
-    return Program(kernel, target, check_fences(kernel, steps), storage)
+    return Program(kernel, target, check_fences(kernel, steps), storage, module.generator)
 
 
 def find(opcode: str, opcodes: Opcodes) -> Opcode | None:

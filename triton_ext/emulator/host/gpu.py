@@ -21,7 +21,7 @@ from triton_ext.emulator.host.warned import warn_of
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import Limits, Machine
 from triton_ext.emulator.schedule.observers import Observer, combined
-from triton_ext.emulator.state.buffers import named
+from triton_ext.emulator.state.buffers import named, with_variables
 from triton_ext.emulator.state.checks import DEFAULT_CHECKS, Checks
 from triton_ext.emulator.state.leniencies import Taken
 from triton_ext.emulator.state.memory import GlobalMemory
@@ -132,6 +132,8 @@ class EmulatedGpu:
                 start(machine, every=self.schedules == "all", launches=number)
         except EmulationError as error:
             error.message = named(error.message, launch.buffers, launch.buffers_start)
+            if program.of_cuda:
+                error.message = with_variables(error.message, launch.storage)
             raise
         finally:
             self.steps += machine.steps

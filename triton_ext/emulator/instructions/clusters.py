@@ -40,13 +40,14 @@ def cluster_arrive(at: Instruction, modifiers: Modifiers, operands: Operands) ->
         if not relaxed:
             clocks.release_arrivals(agents)
         clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
+        withheld = None
         if relaxed:
             why = "releases nothing: .release, or fence.acq_rel.cluster before it,"
-            clocks.withhold(agents, at, why)
+            withheld = clocks.withhold(agents, at, why)
         barrier = cta.cluster.barrier
         if cta.machine.observer is not None:
             cta.machine.observer.arrives(cta, lanes, barrier, barrier.generation, True)
-        barrier.arrive(cta.rank, lanes, clock)
+        barrier.arrive(cta.rank, lanes, clock, withheld)
         cta.machine.progress += 1
 
     return run
@@ -65,7 +66,10 @@ def cluster_wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
 
         def resume() -> None:
             barrier.owes_wait[cta.rank][lanes] = False
-            cta.cluster.clocks.acquire(cta.agents(lanes), barrier.released)
+            clocks, agents = cta.cluster.clocks, cta.agents(lanes)
+            clocks.acquire(agents, barrier.released)
+            if barrier.happened is not None:
+                clocks.happened |= dict.fromkeys(agents.tolist(), barrier.happened)
             if cta.machine.observer is not None:
                 cta.machine.observer.awaits(cta, lanes, barrier, generation - 1, at)
 

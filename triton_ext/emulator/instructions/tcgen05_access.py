@@ -29,7 +29,7 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.in_flight import Arrival
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.state.leniencies import QUARTER
+from triton_ext.emulator.state.leniencies import LANE, QUARTER
 from triton_ext.emulator.state.storage import Register
 from triton_ext.emulator.state.tensor_memory import Access, Cells, TensorMemory
 from triton_ext.emulator.state.tensor_memory_cells import AccessCells, access_cells
@@ -44,7 +44,12 @@ from triton_ext.emulator.units.tensor_core import (
 )
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.hardware.tensor_memory import MOST_COLUMNS, WARP_LANES, WARPGROUP_WARPS
+from triton_ext.hardware.tensor_memory import (
+    MOST_COLUMNS,
+    TMEM_LANES,
+    WARP_LANES,
+    WARPGROUP_WARPS,
+)
 from triton_ext.ptx.forms import Tcgen05Order, TensorMemoryAccess
 from triton_ext.ptx.parse import Instruction, immediate
 
@@ -124,6 +129,9 @@ class _Place:
     ) -> NDArray[Any]:
         """The first lane of each warp, which must be in its quarter, from those that are named."""
         quarter = warps % WARPGROUP_WARPS
+        beyond = lane // WARP_LANES == quarter + WARPGROUP_WARPS
+        if beyond.any() and cta.takes(LANE, lanes):
+            lane = np.where(beyond, lane - TMEM_LANES, lane)
         wrong = lane // WARP_LANES != quarter
         if not wrong.any():
             return lane

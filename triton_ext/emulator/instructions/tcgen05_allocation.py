@@ -18,6 +18,7 @@ from triton_ext.emulator.instructions.moves import store_bytes
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import RELAXED_BARRIER
 from triton_ext.emulator.state.tensor_memory import TensorMemory
 from triton_ext.emulator.units.mbarriers import low_words
 from triton_ext.emulator.units.tensor_core import (
@@ -150,7 +151,8 @@ def deallocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
         columns = int(same_in_warp(number(cta, lanes), 1, "nCols")[0])
         first = int(same_in_warp(address(cta, lanes), 1, "the address")[0])
         memory = use_group(cta, group).memory
-        seen = cta.cluster.clocks.seen[cta.agents(lanes)[0]]
+        clocks, agent = cta.cluster.clocks, int(cta.agents(lanes)[0])
+        seen = clocks.seen[agent]
         found = memory.find(first, columns, exclusive=form.exclusive)
         if group == 1:
             memory.free(found, seen)
@@ -158,7 +160,8 @@ def deallocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
             return None
         pair = cta.cluster.pairs[cta.rank // 2]
         other, event = pair.allocated.get(cta.rank ^ 1, (0, 0))
-        if event > seen[other]:
+        told = event <= clocks.happened.get(agent, seen)[other]
+        if event > seen[other] and not (told and cta.takes(RELAXED_BARRIER, lanes)):
             raise SynchronizationFault(
                 "tcgen05.dealloc with cta_group::2, and nothing orders it after the tcgen05.alloc"
                 " of the other block of the pair, which may not have begun: a barrier of the"

@@ -19,6 +19,7 @@ from triton_ext.emulator.decode.flow import Flow, handled
 from triton_ext.emulator.decode.operands import Operands, Reader, Writer
 from triton_ext.emulator.decode.step import Outcome, Park, Run
 from triton_ext.emulator.errors import ConvergenceFault, EmulationError, UnsupportedInstruction
+from triton_ext.emulator.instructions.moves import note_unwritten_load
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
@@ -219,7 +220,8 @@ def active_mask(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
 def shuffle(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``shfl.sync``: another lane's value within a segment; one's own where there is none.
 
-    What a lane gets of one that does not take part is undefined: here, its own value.
+    What a lane gets of one that does not take part is undefined: its own value, which must not be
+    used.
     """
     mode = modifiers.one_of(("up", "down", "bfly", "idx"))
     modifiers.type()
@@ -246,9 +248,11 @@ def shuffle(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         values = rows.of(read(cta, lanes))
         step, control = rows.of(read_b(cta, lanes)), rows.of(read_c(cta, lanes))
         source, valid = _shuffle_source(mode, step.astype(np.int64), control.astype(np.int64))
-        if not rows.whole:
-            there = np.take_along_axis(rows.present, source, axis=1)
-            source = np.where(there, source, _LANE)
+        asked, there = (
+            source,
+            np.take_along_axis(rows.present & (masks & _BIT != 0), source, axis=1),
+        )
+        source = np.where(there, source, _LANE)
         if cta.undefined.registers:
             follow(
                 cta,
@@ -258,6 +262,8 @@ def shuffle(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         write(cta, lanes, rows.lanes(np.take_along_axis(values, source, axis=1)))
         if write_p is not None:
             write_p(cta, lanes, rows.lanes(valid))
+        if not there.all() and targets[0] is not None:
+            _leave_undefined(cta, lanes, targets[0], rows.lanes(np.where(there, -1, asked)))
 
     constants = [immediate(text) for text in at.operands[2:4]]
     if constants[0] is None or constants[1] is None or not _everyone(at.operands[4]):
@@ -276,6 +282,27 @@ def shuffle(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             write_p(cta, lanes, np.resize(valids, lane_sets.count(lanes)))
 
     return _by_members(read_mask, execute, quick)
+
+
+def _leave_undefined(cta: Cta, lanes: Lanes, target: Register, asked: Array) -> None:
+    """Lanes have asked for the value of one that does not take part.
+
+    Args:
+        asked: (lanes,): for which; -1 if that one takes part.
+    """
+    places = np.zeros(cta.threads, np.int64)
+    places[lanes] = asked
+    origins = note_unwritten_load(cta, lanes, places, _absent_lane)
+    before = cta.undefined.of(target, lanes)
+    kept: Array = np.zeros(1, np.int64) if before is None else before
+    cta.undefined.put(target, lanes, np.where(asked < 0, kept, origins))
+
+
+def _absent_lane(lane: int) -> str:
+    return (
+        f"shfl.sync asks for the value of lane {lane}, which does not take part: it has exited, or"
+        " the member mask leaves it out"
+    )
 
 
 def _shuffle_source(mode: str, step: Array, control: Array) -> tuple[Array, Array]:

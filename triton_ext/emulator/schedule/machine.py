@@ -201,12 +201,14 @@ class Machine:
         self.target = self.program.target
         self.multiprocessors = self.target.capability.multiprocessors
         self.counts = [0] * len(self.program.steps)
-        self.fenced = any(
+        self.fenced = self.program.of_cuda or any(
             step.instruction.opcode.startswith("tcgen05.fence") for step in self.program.steps
         )
         if self.launch.checks.races and GlobalOrder.fits(self.launch):
             program = [step.instruction for step in self.program.steps]
-            self.global_order = GlobalOrder(self.launch, program)
+            self.global_order = GlobalOrder(
+                self.launch, program, replicates=not self.program.of_cuda
+            )
         self._room = max(1, self.multiprocessors // math.prod(self.launch.cluster))
         timeout = self.limits.timeout
         self._deadline = time.monotonic() + (PATIENCE if timeout is None else timeout)
@@ -254,6 +256,8 @@ class Machine:
         self._beside = min(self._room, self.schedule.clusters)
         if self._shares:
             self._beside = max(1, min(self._beside, len(self._waiting) // 2))
+        elif self.schedule.name == "random" and self._counts():
+            self._beside = self.schedule.random.randint(1, self._beside)
         if self.together:
             self._beside = self._room
 
@@ -288,6 +292,15 @@ class Machine:
             or (not done and self._time_out())
             or self._start_another()
             or (done > 0 and not live.hung(self.steps))
+        )
+
+    def _counts(self) -> bool:
+        """Whether blocks may take their tiles by an atomic counter: the fewer run side by side, the
+        more tiles each of them gets."""
+        opcodes = (step.instruction.opcode.split(".") for step in self.program.steps)
+        return any(
+            each[0] == "atom" and {"add", "inc"} & {*each} and "shared" not in "".join(each)
+            for each in opcodes
         )
 
     def without_values(self) -> None:

@@ -141,6 +141,7 @@ class ClusterBarrier:
         owes_wait: for each block, which threads have arrived, and not waited since.
         generation: how often it has completed.
         released: what the threads of the last generation had seen together.
+        happened: what those of them had seen whose arrivals were relaxed; None if none was.
     """
 
     def __init__(
@@ -152,9 +153,17 @@ class ClusterBarrier:
         self.owes_wait = [np.zeros(len(each), np.bool_) for each in live]
         self.clock = clocks.empty()
         self.released = self.clock
+        self.happened: NDArray[np.int64] | None = None
+        self._happening: NDArray[np.int64] | None = None
 
-    def arrive(self, rank: int, lanes: Lanes, clock: Clock) -> None:
+    def arrive(
+        self, rank: int, lanes: Lanes, clock: Clock, withheld: NDArray[np.int64] | None
+    ) -> None:
         """Count threads of the block of that rank in.
+
+        Args:
+            clock: what they release.
+            withheld: what they had seen, if they do not release it.
 
         Raises:
             BarrierFault: one of them has not waited since it arrived last.
@@ -164,6 +173,9 @@ class ClusterBarrier:
         self.arrived[rank][lanes] = True
         self.owes_wait[rank][lanes] = True
         self.clock.absorb(clock)
+        if withheld is not None:
+            before = self._happening
+            self._happening = withheld if before is None else np.maximum(before, withheld)
         self.threads_left()
 
     def threads_left(self) -> None:
@@ -183,6 +195,7 @@ class ClusterBarrier:
         for arrived in self.arrived:
             arrived[:] = False
         self.released, self.clock = self.clock, self._clocks.empty()
+        self.happened, self._happening = self._happening, None
 
     def wait(self, rank: int, lanes: Lanes) -> int:
         """The generation that threads of the block of that rank wait for.

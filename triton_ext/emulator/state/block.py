@@ -30,7 +30,7 @@ from triton_ext.emulator.state.in_flight import (
     WarpProducts,
 )
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.state.leniencies import Leniency, Taken
+from triton_ext.emulator.state.leniencies import RELAXED_BARRIER, Leniency, Taken
 from triton_ext.emulator.state.memory import (
     RANK_SHIFT,
     SHARED_BASE,
@@ -38,6 +38,7 @@ from triton_ext.emulator.state.memory import (
     LocalMemory,
 )
 from triton_ext.emulator.state.shared import SharedMemory
+from triton_ext.emulator.state.stamps import AGENT, EVENT
 from triton_ext.emulator.state.storage import Register, Storage, Symbol, register_file
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.state.undefined import UndefinedRegisters, UnwrittenLoads
@@ -233,7 +234,7 @@ class Gpu(Protocol):
         values: whether the products of wgmma are computed.
         tensor_maps: those that the kernel has made, by address.
         taken: what was undefined and run as hardware runs it, by the rule's name.
-        fenced: whether the program has tcgen05.fence.
+        fenced: whether the program, or what its authors wrote it in, has tcgen05.fence.
         failing: the lines of ``mbarrier.try_wait`` that give up at once.
         global_order: a `triton_ext.emulator.units.global_order.GlobalOrder`, or None.
     """
@@ -385,6 +386,7 @@ class Cta:
         self.carry = np.zeros(self.threads, np.bool_)
         self.shared = SharedMemory(SHARED_BASE + self.launch.shared_bytes, cluster.clocks)
         self.shared.agent_name = cluster.agent_name
+        self.shared.excused = self._excused
         self.shared.undefined = cluster.unwritten_loads.fault
         self.undefined = UndefinedRegisters(self.threads, cluster.unwritten_loads)
         if self.machine.observer is not None:
@@ -412,6 +414,22 @@ class Cta:
     ) -> None:
         """Hand work of the instruction that is being executed to an asynchronous unit."""
         self.machine.issue(AsyncOperation(queue, perform, self.instruction, self, lanes))
+
+    def _excused(
+        self, readers: Agents, written: NDArray[np.int64], late: NDArray[np.bool_]
+    ) -> bool:
+        """Whether relaxed barriers of the cluster told the readers of all late writes, and all of
+        them are the block's own warps."""
+        happened = self.cluster.clocks.happened
+        for row, byte in np.argwhere(late).tolist():
+            found = int(np.broadcast_to(written, late.shape)[row, byte])
+            agent, reader = found & AGENT, int(readers[row])
+            known = happened.get(reader)
+            own = agent // self.agents_each == reader // self.agents_each == self.rank
+            if not own or known is None or found >> EVENT > known[agent]:
+                return False
+        warp = (int(readers[0]) - self.first_agent) * WARP_THREADS
+        return self.takes(RELAXED_BARRIER, slice(warp, warp + WARP_THREADS))
 
     def takes(self, rule: Leniency, lanes: Lanes, instruction: Instruction | None = None) -> bool:
         """Whether something undefined is run as hardware runs it: noted, unless strict.

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triton_ext.emulator.state.memory import RANK_SHIFT
+from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE
+from triton_ext.emulator.state.storage import Storage
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import TMEM_LANES
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
@@ -196,6 +197,7 @@ _UNTOUCHED = {*VIEWS, "ttg.local_dealloc", "ttg.warp_specialize", "ttg.warp_yiel
 
 
 _ADDRESS = re.compile(r"(shared address |the mbarrier at )0x([0-9a-f]+)( \(\w+ \+ \d+\))?")
+_BARE = re.compile(r"shared address 0x([0-9a-f]+)(?! \()")
 _CELL = re.compile(r"tensor memory lane (\d+), column (\d+)")
 
 
@@ -226,3 +228,14 @@ def named(message: str, buffers: Sequence[Buffer], base: int) -> str:
         return f"{match[0]} ({' or '.join(places)})" if places else match[0]
 
     return _CELL.sub(cell, _ADDRESS.sub(shared, message))
+
+
+def with_variables(message: str, storage: Storage) -> str:
+    """A message with the kernel's own shared variables behind addresses that have no name."""
+
+    def place(match: re.Match[str]) -> str:
+        offset = int(match[1], 16) % (1 << RANK_SHIFT) - SHARED_BASE
+        found = storage.shared_place(offset)
+        return f"{match[0]} ({found})" if found else match[0]
+
+    return _BARE.sub(place, message)

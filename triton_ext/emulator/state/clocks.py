@@ -102,6 +102,7 @@ class Clocks:
         proxied: see `Clock`.
         met: of each warp, the last event before its lanes met (``bar.warp.sync`` and its like).
         joined: the last event before they met and were ordered by it.
+        happened: of each agent, what relaxed arrivals at barriers told it to have happened.
         tensor: of each agent, what it had seen at its last ``tcgen05.fence::after_thread_sync``.
         partial: of each warp, the event and the instruction of its last proxy fence that some
             of its lanes left out.
@@ -118,6 +119,7 @@ class Clocks:
         self.events = 0
         self.met: NDArray[np.int64] = np.zeros(agents, np.int64)
         self.joined: NDArray[np.int64] = np.zeros(agents, np.int64)
+        self.happened: dict[int, NDArray[np.int64]] = {}
         self.tensor: dict[int, NDArray[np.int64]] = {}
         self.partial: dict[int, tuple[int, Instruction]] = {}
         self.foreign: dict[int, Foreign] = dict.fromkeys(range(agents), known) if known else {}
@@ -238,13 +240,15 @@ class Clocks:
                 if self.seen[agent, arrival.agent] >= arrival.event:
                     arrival.released.setdefault(agent, event)
 
-    def withhold(self, agents: Agents, at: Instruction, why: str) -> None:
-        """An arrival of `agents` does not release what they have seen.
+    def withhold(self, agents: Agents, at: Instruction, why: str) -> NDArray[np.int64]:
+        """An arrival of `agents` does not release what they have seen, which is returned.
 
         Args:
             why: what is wrong with it, and what would be right.
         """
-        self.withheld.append((self.snapshot(agents).seen, at, why))
+        seen = self.snapshot(agents).seen
+        self.withheld.append((seen, at, why))
+        return seen
 
     def culprit(self, agent: int, event: int) -> str:
         """The last arrival that would have released an event of an agent, in words; or ""."""

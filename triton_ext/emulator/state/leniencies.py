@@ -42,6 +42,14 @@ QUARTER = Leniency(
     "DeepGEMM, JAX's Mosaic GPU, Modular's and learn-cuda's kernels: all warps name lane 0, and"
     " their results are checked on Blackwell GPUs",
 )
+LANE = Leniency(
+    "tensor-memory-lane",
+    "a warp's tcgen05.ld or st names a lane from 128 to 255, as if those of a pair of blocks were"
+    " counted through; a block has 128",
+    "that lane less 128, if it is in the warp's own quarter",
+    'PTX ISA, "Tensor Memory Addressing"',
+    "learn-cuda's kernels v5 to v7: their second block's results are checked on Blackwell GPUs",
+)
 ADDRESS = Leniency(
     "alloc-commit-address",
     "tcgen05.alloc or commit has a generic address where its opcode says .shared, or a shared one"
@@ -78,8 +86,8 @@ REMOTE_SCOPE = Leniency(
 THREAD_SYNC = Leniency(
     "thread-sync-fence",
     "a tcgen05 instruction uses tensor memory after another thread's, a barrier orders the two, and"
-    " tcgen05.fence::after_thread_sync is missing behind it (in a kernel that has tcgen05.fence"
-    " elsewhere: of compilers that emit none, nothing is said)",
+    " tcgen05.fence::after_thread_sync is missing behind it (in CUDA C++, or a kernel that has"
+    " tcgen05.fence elsewhere: of compilers that emit none, nothing is said)",
     "ordered by the barrier alone",
     'PTX ISA, "tcgen05.fence" and "Memory Consistency Model for 5th generation of TensorCore'
     ' operations"',
@@ -93,7 +101,27 @@ INIT_AGAIN = Leniency(
     "Modular's kernel 8 of its Blackwell series, in which all threads of a block initialise four"
     " barriers, and whose results are checked on Blackwell GPUs",
 )
-LENIENCIES = (QUARTER, ADDRESS, VERSION, LAST_STORE, REMOTE_SCOPE, THREAD_SYNC, INIT_AGAIN)
+RELAXED_BARRIER = Leniency(
+    "relaxed-barrier",
+    "a warp reads shared memory that another warp of its block wrote, or frees tensor memory that"
+    " the other block of its pair allocated, before a barrier of the cluster whose arrivals are"
+    " .relaxed, which order no memory",
+    "what the other warp did: the barrier has waited for it",
+    'PTX ISA, "barrier.cluster" (".relaxed")',
+    "DeepGEMM's kernels for pairs of blocks, whose tcgen05.alloc writes the address so; their"
+    " results are checked on Blackwell GPUs",
+)
+LENIENCIES = (
+    QUARTER,
+    LANE,
+    ADDRESS,
+    VERSION,
+    LAST_STORE,
+    REMOTE_SCOPE,
+    THREAD_SYNC,
+    RELAXED_BARRIER,
+    INIT_AGAIN,
+)
 
 
 @dataclass(frozen=True)

@@ -350,9 +350,20 @@ class GlobalMemory:
             yield found, numbers[inside]
             rest = numbers[~inside]
 
+    def _check_aligned(self, addresses: Offsets, width: int) -> None:
+        try:
+            check_aligned(addresses, width, "global")
+        except MemoryFault as fault:
+            position = fault.position or 0
+            try:
+                self.locate(int(addresses[position]), 1)
+            except MemoryFault as worse:
+                raise worse.by(position) from None
+            raise
+
     def load(self, addresses: Offsets, width: int, by: Accessor | None) -> Bytes:
         """(n, width) bytes."""
-        check_aligned(addresses, width, "global")
+        self._check_aligned(addresses, width)
         values: Bytes | None = None
         for found, lanes in self.groups(addresses, width):
             offsets = addresses[lanes] - found.start
@@ -369,7 +380,7 @@ class GlobalMemory:
     def store(self, addresses: Offsets, values: Bytes, by: Accessor | None) -> None:
         """Write (n, width) bytes."""
         width = values.shape[1]
-        check_aligned(addresses, width, "global")
+        self._check_aligned(addresses, width)
         for found, lanes in self.groups(addresses, width, writes=True):
             offsets = addresses[lanes] - found.start
             found.check_owned(offsets, width)

@@ -146,12 +146,7 @@ class SharedMemory:
         )
 
     def _unordered(self, offsets: Offsets, late: NDArray[Any], others: Numbers, what: str) -> None:
-        """Raise for the first byte that is late.
-
-        Args:
-            late: (n, width) or (n, 1).
-            others: of the same shape: who did what is late.
-        """
+        """Raise for the first byte that is late: (n, width) or (n, 1), as are those who did it."""
         lane, byte = (int(n) for n in np.argwhere(late)[0])
         address = int(offsets[lane]) + byte
         if self.read.at(address) >> EVENT == HELD and "written" in what:
@@ -180,6 +175,9 @@ class SharedMemory:
 
     moved: Callable[[str, str, int], None] | None = None
     """Told of what asynchronous units move: their name, "load" or "store", and how many bytes."""
+
+    excused: Callable[[Agents, Numbers, NDArray[np.bool_]], bool] = staticmethod(lambda *_: False)
+    """Whether agents may read what others have written without an order: (n,), (n, m), (n, m)."""
 
     agent_name: Callable[[int], str] = staticmethod(lambda agent: f"agent {agent}")
 
@@ -213,7 +211,7 @@ class SharedMemory:
             if self._undefined is not None:
                 self._check_defined(offsets, width, "this instruction")
         late = self._late(written, agents)
-        if np.count_nonzero(late):
+        if np.count_nonzero(late) and not self.excused(agents, written, late):
             self._unordered(offsets, late, written, "is read, and was written by")
         if threads is not None:
             recent = (written & AGENT == agents[:, None]) & (

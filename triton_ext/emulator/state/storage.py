@@ -6,6 +6,7 @@ thread; typed views of the same bytes serve the typed instructions.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,15 @@ class Symbol:
     variable: Variable
 
 
+_LOCAL = re.compile(r"_ZZ.*E(\d+)(\w+)")
+"""A static variable of a function (Itanium C++ ABI, "Scope Encoding")."""
+
+
+def _source_name(name: str) -> str:
+    found = _LOCAL.fullmatch(name)
+    return found[2][: int(found[1])] if found else name
+
+
 @dataclass(frozen=True)
 class Storage:
     """The registers and the memory that a kernel declares.
@@ -56,6 +66,18 @@ class Storage:
     local_bytes: int
     parameter_bytes: int
     global_bytes: int
+
+    def shared_place(self, offset: int) -> str:
+        """``tile + 32``: the shared variable at an offset, and bytes into it; "" before the first.
+
+        Variables of a function of C++ have the names that they have there.
+        """
+        shared = [each for each in self.symbols.values() if each.space == "shared"]
+        before = [each for each in shared if each.offset <= offset]
+        if not before:
+            return ""
+        nearest = max(before, key=lambda symbol: symbol.offset)
+        return f"{_source_name(nearest.name)} + {offset - nearest.offset}"
 
 
 def file_width(bits: int) -> int:

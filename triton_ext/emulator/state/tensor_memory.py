@@ -126,9 +126,11 @@ class TensorMemory:
         self,
         columns: int,
         agent_name: Callable[[int], str],
+        culprit: Callable[[int, int], str],
         undefined: Callable[[int, str], UninitializedRead],
     ) -> None:
         self.columns, self.agent_name, self.undefined = columns, agent_name, undefined
+        self.culprit = culprit
         grid = (TMEM_LANES, MOST_COLUMNS)
         self.data: Words = np.zeros(grid, np.uint32)
         self.written = Stamps(MOST_COLUMNS * _GROUPS, EMPTY)
@@ -403,7 +405,7 @@ class TensorMemory:
         elif name.startswith("the tensor core"):
             why = "nothing waited for its completion (tcgen05.commit, then the mbarrier)"
         else:
-            why = "nothing orders the two"
+            why = "nothing orders the two" + self.culprit(first & AGENT_MASK, first >> AGENT_BITS)
         raise SynchronizationFault(
             f"tensor memory lane {lane}, column {column} is {what}, and {verb} {name}: {why}"
         )

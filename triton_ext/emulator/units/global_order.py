@@ -241,6 +241,7 @@ class GlobalOrder:
     Args:
         launch: it; None for what is no launch.
         program: its instructions.
+        replicates: whether warps load what another one loads for them, and drop it, as Triton's do.
 
     Attributes:
         warps, agents_each: of a block.
@@ -248,9 +249,15 @@ class GlobalOrder:
         history: what the launches of several GPUs have in common, or None.
     """
 
-    def __init__(self, launch: Launch | None, program: Sequence[Instruction] = ()) -> None:
+    def __init__(
+        self,
+        launch: Launch | None,
+        program: Sequence[Instruction] = (),
+        *,
+        replicates: bool = True,
+    ) -> None:
         self._launch = launch
-        self._program = program
+        self._program, self._replicates = program, replicates
         first: dict[object, int] = {}
         self._copies = {
             each.line: first.setdefault((each.opcode, each.source or each.line), each.line)
@@ -359,7 +366,7 @@ class GlobalOrder:
             late = late & (gather(of.data, where, unit) != new)
         if late.any() and new is None:
             late = late & gather(shadow.changed, where, unit)
-        if late.any() and (does, did) != ("written", "written"):
+        if self._replicates and late.any() and (does, did) != ("written", "written"):
             late = late & ~self._replicas(shadow, where, unit, codes, by, does)
         if not late.any():
             return
@@ -435,6 +442,8 @@ class GlobalOrder:
             hint = "a barrier of the cluster, or a flag that is released and acquired, is missing"
         else:
             hint = "a barrier or wait is missing"
+            if self._statement(access) == self._statement(other):
+                hint += ", or the accesses must be atomic"
         if access.scope and other.scope:
             hint = "the scope of one of them is too narrow to include the other"
             if far:
@@ -455,6 +464,12 @@ class GlobalOrder:
         fault = SynchronizationFault(text)
         fault.instruction = next((each for each in self._program if each.line == access.line), None)
         return fault
+
+    def _statement(self, access: _Access) -> object:
+        """The line of the source that an access is of; that of the PTX, if there is none."""
+        found = (each.source for each in self._program if each.line == access.line)
+        source = next(found, None)
+        return access.line if source is None else (source.file, source.line)
 
     def _line(self, access: _Access) -> str:
         party = self if self.history is None else self.history.party(access.cluster)

@@ -88,15 +88,8 @@ def owner(cta: Cta, address: int) -> Cta:
 def name_of(cta: Cta, offset: int) -> str:
     """An address in shared memory, in words: ``0x420 (smem + 32)``."""
     text = f"{(cta.rank << RANK_SHIFT) + offset:#x}"
-    before = [
-        symbol
-        for symbol in cta.launch.storage.symbols.values()
-        if symbol.space == "shared" and SHARED_BASE + symbol.offset <= offset
-    ]
-    if before:
-        nearest = max(before, key=lambda symbol: symbol.offset)
-        text += f" ({nearest.name} + {offset - SHARED_BASE - nearest.offset})"
-    return text
+    place = cta.launch.storage.shared_place(offset - SHARED_BASE)
+    return f"{text} ({place})" if place else text
 
 
 def find(cta: Cta, address: int, agent: int | None = None, clock: Clock | None = None) -> MBarrier:

@@ -38,6 +38,7 @@ def tensor_core(cta: Cta) -> TensorCore:
             TensorMemory(
                 cta.machine.target.capability.tensor_memory_columns,
                 cta.cluster.agent_name,
+                cta.cluster.clocks.culprit,
                 cta.cluster.unwritten_loads.fault,
             )
         )

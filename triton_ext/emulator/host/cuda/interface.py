@@ -96,10 +96,6 @@ cuPointerSetAttribute(q,i,q)
 cuStreamCreate(o8,u)
 cuStreamCreateWithPriority(o8,u,i)
 cuStreamDestroy_v2(q)
-cuStreamSynchronize(q)
-cuStreamQuery(q)
-cuStreamWaitEvent(q,q,u)
-cuStreamIsCapturing(q,o4)
 cuStreamGetFlags(q,o4)
 cuStreamGetPriority(q,o4)
 cuStreamGetId(q,o8)
@@ -108,9 +104,6 @@ cuStreamGetAttribute(q,i,v)
 cuStreamSetAttribute(q,i,q)
 cuStreamCopyAttributes(q,q)
 cuStreamAttachMemAsync(q,q,q,u)
-cuStreamGetCaptureInfo(q,o4,o8)
-cuStreamGetCaptureInfo_v2(q,o4,o8,o8,o8,o8)
-cuStreamGetCaptureInfo_v3(q,o4,o8,o8,o8,o8,o8)
 cuStreamWriteValue32_v2(q,q,u,u)
 cuStreamWriteValue64_v2(q,q,q,u)
 cuStreamWaitValue32_v2(q,q,u,u)
@@ -118,8 +111,7 @@ cuStreamWaitValue64_v2(q,q,q,u)
 cuThreadExchangeStreamCaptureMode(q)
 cuEventCreate(o8,u)
 cuEventDestroy_v2(q)
-cuEventRecord(q,q)
-cuEventRecordWithFlags(q,q,u)
+_cuEventRecord(q,q)
 cuEventSynchronize(q)
 cuEventQuery(q)
 cuEventElapsedTime_v2(o4,q,q)
@@ -167,6 +159,7 @@ nvmlSystemGetCudaDriverVersion_v2(o4)
 _CALLED_FOR = {
     "_transfer": "cuMemcpy", "_load": "cuModuleLoadData", "_register": "cuMemHostRegister",
     "_unregister": "cuMemHostUnregister", "_launch": "cuLaunchKernel",
+    "_cuEventRecord": "cuEventRecord",
 }  # fmt: skip
 """What of CUDA's calls a function that is none of CUDA's, for what the user is told."""
 _PARTS = re.compile(r"(?P<kind>[iuqsSobacv])(?P<number>\d*)(?::(?P<count>\d+)(?P<less>-\d+)?)?")
@@ -345,9 +338,8 @@ def driver_source(files: Mapping[str, str]) -> str:
     Args:
         files: the text of each file, by its name.
     """
-    parts = [
-        files[f"{name}.c"] for name in ("connection", "contexts", "copies", "launches", "functions")
-    ]
+    names = ("connection", "contexts", "graphs", "copies", "launches", "functions")
+    parts = [files[f"{name}.c"] for name in names]
     launch = next(each.number for each in functions() if each.name == "_launch")
     made = [
         f"#define CALL_LAUNCH {launch}",
@@ -359,9 +351,9 @@ def driver_source(files: Mapping[str, str]) -> str:
     ]
     text = "\n".join(['#include "client.h"', *_declared(), *made])
     own = _exported(text)
-    names = {_VERSION.sub("", each) for each in own} | set(files["driver_names.txt"].split())
-    entries = " ".join(f'{{"{name}", (void *){name}}},' for name in sorted(names | own))
-    return "\n".join([text, *_further(own, names), _LOOKUP.format(entries=entries)])
+    known = {_VERSION.sub("", each) for each in own} | set(files["driver_names.txt"].split())
+    entries = " ".join(f'{{"{name}", (void *){name}}},' for name in sorted(known | own))
+    return "\n".join([text, *_further(own, known), _LOOKUP.format(entries=entries)])
 
 
 def runtime_source(files: Mapping[str, str]) -> str:

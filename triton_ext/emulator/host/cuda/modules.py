@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.cuda.heap import Heap, Room
@@ -12,7 +12,7 @@ from triton_ext.emulator.host.cuda.status import CudaError
 from triton_ext.emulator.host.run import initial_bytes
 from triton_ext.errors import LayoutError
 from triton_ext.ptx.files import ptx_of_bytes
-from triton_ext.ptx.parse import Module, parse_ptx
+from triton_ext.ptx.parse import NVVM, Module, parse_ptx
 
 _TARGET = re.compile(r"^(\s*\.target\s+)sm_(\d+)([af]?)", re.MULTILINE)
 _INVALID_IMAGE, _NO_BINARY, _INVALID_PTX = 200, 209, 218
@@ -90,7 +90,10 @@ def load(image: bytes, arch: int, heap: Heap) -> Loaded:
         raise CudaError(status, why) from None
     ptx = chosen(texts, arch)
     try:
-        loaded = Loaded(ptx, parse_ptx(ptx))
+        module = parse_ptx(ptx)
+        if not image.lstrip().startswith((b"/", b".")):  # nvcc takes the comments out of its files
+            module = replace(module, generator=module.generator or NVVM)
+        loaded = Loaded(ptx, module)
     except LayoutError as error:
         raise CudaError(_INVALID_PTX, str(error)) from None
     found = [each for each in loaded.module.variables if each.space in ("global", "const")]

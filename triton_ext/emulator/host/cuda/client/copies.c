@@ -13,8 +13,15 @@ struct end { /* where rows of bytes lie */
     uint64_t address, row, plane;
 };
 
-static CUresult move(struct end to, struct end from, size_t width, size_t height, size_t depth) {
-    if (!width || !height || !depth) return SUCCESS;
+struct copy {
+    struct end to, from;
+    size_t width, height, depth;
+};
+
+static CUresult moved(const void *what) {
+    const struct copy *copy = what;
+    struct end to = copy->to, from = copy->from;
+    size_t width = copy->width, height = copy->height, depth = copy->depth;
     CUresult status = _transfer(to.address, to.row, to.plane, from.address, from.row, from.plane,
                                 width, height, depth);
     if (status != SUCCESS) return status;
@@ -25,15 +32,22 @@ static CUresult move(struct end to, struct end from, size_t width, size_t height
     return SUCCESS;
 }
 
-static CUresult flat(uint64_t to, uint64_t from, size_t size) {
-    return move((struct end){to, size, size}, (struct end){from, size, size}, size, 1, 1);
+static CUresult move(void *stream, struct end to, struct end from, size_t width, size_t height,
+                     size_t depth) {
+    struct copy copy = {to, from, width, height, depth};
+    if (!width || !height || !depth) return SUCCESS;
+    return captured(stream, moved, &copy, sizeof copy) ? SUCCESS : moved(&copy);
+}
+
+static CUresult flat(void *stream, uint64_t to, uint64_t from, size_t size) {
+    return move(stream, (struct end){to, size, size}, (struct end){from, size, size}, size, 1, 1);
 }
 
 #define COPY(name) \
-    EXPORT CUresult name(uint64_t to, uint64_t from, size_t size) { return flat(to, from, size); }
+    EXPORT CUresult name(uint64_t to, uint64_t from, size_t size) { return flat(NULL, to, from, size); }
 #define COPY_ASYNC(name)                                                        \
     EXPORT CUresult name(uint64_t to, uint64_t from, size_t size, void *stream) { \
-        return flat(to, from, size);                                            \
+        return flat(stream, to, from, size);                                    \
     }
 COPY(cuMemcpy)
 COPY(cuMemcpyHtoD_v2)
@@ -45,12 +59,12 @@ COPY_ASYNC(cuMemcpyDtoHAsync_v2)
 COPY_ASYNC(cuMemcpyDtoDAsync_v2)
 
 EXPORT CUresult cuMemcpyPeer(uint64_t to, void *its, uint64_t from, void *other, size_t size) {
-    return flat(to, from, size);
+    return flat(NULL, to, from, size);
 }
 
 EXPORT CUresult cuMemcpyPeerAsync(uint64_t to, void *its, uint64_t from, void *other, size_t size,
                                   void *stream) {
-    return flat(to, from, size);
+    return flat(stream, to, from, size);
 }
 
 struct plane { /* CUDA_MEMCPY2D */
@@ -72,7 +86,7 @@ static CUresult of(struct end *end, unsigned type, uint64_t host, uint64_t devic
     return SUCCESS;
 }
 
-EXPORT CUresult cuMemcpy2D_v2(const struct plane *copy) {
+EXPORT CUresult cuMemcpy2DAsync_v2(const struct plane *copy, void *stream) {
     struct end to = {0, copy->to_pitch ? copy->to_pitch : copy->width, 0};
     struct end from = {0, copy->from_pitch ? copy->from_pitch : copy->width, 0};
     if (of(&to, copy->to_type, copy->to_host, copy->to_device) ||
@@ -80,13 +94,11 @@ EXPORT CUresult cuMemcpy2D_v2(const struct plane *copy) {
         return NOT_SUPPORTED;
     to.address += copy->to_y * to.row + copy->to_x;
     from.address += copy->from_y * from.row + copy->from_x;
-    return move(to, from, copy->width, copy->height, 1);
+    return move(stream, to, from, copy->width, copy->height, 1);
 }
 
+EXPORT CUresult cuMemcpy2D_v2(const struct plane *copy) { return cuMemcpy2DAsync_v2(copy, NULL); }
 EXPORT CUresult cuMemcpy2DUnaligned_v2(const struct plane *copy) { return cuMemcpy2D_v2(copy); }
-EXPORT CUresult cuMemcpy2DAsync_v2(const struct plane *copy, void *stream) {
-    return cuMemcpy2D_v2(copy);
-}
 
 struct space { /* CUDA_MEMCPY3D */
     size_t from_x, from_y, from_z, from_lod;
@@ -98,7 +110,7 @@ struct space { /* CUDA_MEMCPY3D */
     size_t to_pitch, to_height, width, height, depth;
 };
 
-EXPORT CUresult cuMemcpy3D_v2(const struct space *copy) {
+EXPORT CUresult cuMemcpy3DAsync_v2(const struct space *copy, void *stream) {
     struct end to = {0, copy->to_pitch ? copy->to_pitch : copy->width, 0};
     struct end from = {0, copy->from_pitch ? copy->from_pitch : copy->width, 0};
     if (of(&to, copy->to_type, copy->to_host, copy->to_device) ||
@@ -108,17 +120,24 @@ EXPORT CUresult cuMemcpy3D_v2(const struct space *copy) {
     from.plane = from.row * (copy->from_height ? copy->from_height : copy->height);
     to.address += copy->to_z * to.plane + copy->to_y * to.row + copy->to_x;
     from.address += copy->from_z * from.plane + copy->from_y * from.row + copy->from_x;
-    return move(to, from, copy->width, copy->height, copy->depth);
+    return move(stream, to, from, copy->width, copy->height, copy->depth);
 }
 
-EXPORT CUresult cuMemcpy3DAsync_v2(const struct space *copy, void *stream) {
-    return cuMemcpy3D_v2(copy);
-}
+EXPORT CUresult cuMemcpy3D_v2(const struct space *copy) { return cuMemcpy3DAsync_v2(copy, NULL); }
 
-static CUresult fill(uint64_t to, size_t pitch, uint32_t value, int bytes, size_t width,
-                     size_t height) {
-    if (!width || !height) return SUCCESS;
-    if (!pitch) pitch = width * bytes;
+struct filling {
+    uint64_t to;
+    size_t pitch, width, height;
+    uint32_t value;
+    int bytes;
+};
+
+static CUresult fill_again(const void *what) {
+    const struct filling *filling = what;
+    uint64_t to = filling->to;
+    size_t pitch = filling->pitch, width = filling->width, height = filling->height;
+    uint32_t value = filling->value;
+    int bytes = filling->bytes;
     CUresult status = _transfer(to, pitch, 0, 0, 0, 0, width * bytes, height, 1);
     if (status != SUCCESS) return status;
     for (size_t y = 0; y < height; y++) {
@@ -129,20 +148,28 @@ static CUresult fill(uint64_t to, size_t pitch, uint32_t value, int bytes, size_
     return SUCCESS;
 }
 
-#define FILL(bits, type)                                                                        \
-    EXPORT CUresult cuMemsetD##bits##_v2(uint64_t to, type value, size_t count) {               \
-        return fill(to, 0, value, bits / 8, count, 1);                                          \
-    }                                                                                           \
+static CUresult fill(void *stream, uint64_t to, size_t pitch, uint32_t value, int bytes,
+                     size_t width, size_t height) {
+    struct filling filling = {to, pitch ? pitch : width * bytes, width, height, value, bytes};
+    if (!width || !height) return SUCCESS;
+    return captured(stream, fill_again, &filling, sizeof filling) ? SUCCESS
+                                                                 : fill_again(&filling);
+}
+
+#define FILL(bits, type)                                                                          \
+    EXPORT CUresult cuMemsetD##bits##_v2(uint64_t to, type value, size_t count) {                 \
+        return fill(NULL, to, 0, value, bits / 8, count, 1);                                      \
+    }                                                                                             \
     EXPORT CUresult cuMemsetD##bits##Async(uint64_t to, type value, size_t count, void *stream) { \
-        return fill(to, 0, value, bits / 8, count, 1);                                          \
-    }                                                                                           \
-    EXPORT CUresult cuMemsetD2D##bits##_v2(uint64_t to, size_t pitch, type value, size_t width, \
-                                           size_t height) {                                     \
-        return fill(to, pitch, value, bits / 8, width, height);                                 \
-    }                                                                                           \
+        return fill(stream, to, 0, value, bits / 8, count, 1);                                    \
+    }                                                                                             \
+    EXPORT CUresult cuMemsetD2D##bits##_v2(uint64_t to, size_t pitch, type value, size_t width,   \
+                                           size_t height) {                                       \
+        return fill(NULL, to, pitch, value, bits / 8, width, height);                             \
+    }                                                                                             \
     EXPORT CUresult cuMemsetD2D##bits##Async(uint64_t to, size_t pitch, type value, size_t width, \
-                                             size_t height, void *stream) {                     \
-        return fill(to, pitch, value, bits / 8, width, height);                                 \
+                                             size_t height, void *stream) {                       \
+        return fill(stream, to, pitch, value, bits / 8, width, height);                           \
     }
 FILL(8, unsigned char)
 FILL(16, unsigned short)

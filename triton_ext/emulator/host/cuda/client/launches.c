@@ -126,9 +126,29 @@ struct launch {
     uint32_t grid[3], block[3], shared, cluster[3], cooperative;
 };
 
-static CUresult launch(uint64_t function, struct launch *launch, void **parameters, void **extra) {
+struct call {
+    uint64_t function;
+    struct launch launch;
+    size_t size;
+    char packed[32764]; /* bytes of parameters at most (PTX ISA) */
+};
+
+static CUresult launched(const void *what) {
+    const struct call *call = what;
+    call_begin(CALL_LAUNCH);
+    put(call->function);
+    put_bytes(&call->launch, sizeof call->launch);
+    put_bytes(call->packed, call->size);
+    CUresult status = call_send();
+    call_end();
+    return status;
+}
+
+static CUresult launch(uint64_t function, struct launch *launch, void *stream, void **parameters,
+                       void **extra) {
     CUresult status = SUCCESS;
-    char packed[32764] = {0}; /* bytes of parameters at most (PTX ISA) */
+    struct call call = {function, *launch};
+    char *packed = call.packed;
     size_t size = 0;
     struct layout *where = layout(function, &status);
     if (!where) return status;
@@ -142,30 +162,26 @@ static CUresult launch(uint64_t function, struct launch *launch, void **paramete
             if (*extra == (void *)1) from = extra[1];         /* CU_LAUNCH_PARAM_BUFFER_POINTER */
             if (*extra == (void *)2) size = *(size_t *)extra[1]; /* ..._BUFFER_SIZE */
         }
-        if (!from || size > sizeof packed) return INVALID_VALUE;
+        if (!from || size > sizeof call.packed) return INVALID_VALUE;
         memcpy(packed, from, size);
     }
-    call_begin(CALL_LAUNCH);
-    put(function);
-    put_bytes(launch, sizeof *launch);
-    put_bytes(packed, size);
-    status = call_send();
-    call_end();
-    return status;
+    call.size = size;
+    size = offsetof(struct call, packed) + size;
+    return captured(stream, launched, &call, size) ? SUCCESS : launched(&call);
 }
 
 EXPORT CUresult cuLaunchKernel(uint64_t function, unsigned gx, unsigned gy, unsigned gz,
                                unsigned bx, unsigned by, unsigned bz, unsigned shared,
                                void *stream, void **parameters, void **extra) {
     struct launch what = {{gx, gy, gz}, {bx, by, bz}, shared};
-    return launch(function, &what, parameters, extra);
+    return launch(function, &what, stream, parameters, extra);
 }
 
 EXPORT CUresult cuLaunchCooperativeKernel(uint64_t function, unsigned gx, unsigned gy, unsigned gz,
                                           unsigned bx, unsigned by, unsigned bz, unsigned shared,
                                           void *stream, void **parameters) {
     struct launch what = {{gx, gy, gz}, {bx, by, bz}, shared, {0}, 1};
-    return launch(function, &what, parameters, NULL);
+    return launch(function, &what, stream, parameters, NULL);
 }
 
 struct attribute { /* CUlaunchAttribute */
@@ -195,7 +211,7 @@ EXPORT CUresult cuLaunchKernelEx(const struct configuration *configuration, uint
                                  void **parameters, void **extra) {
     if (!configuration) return INVALID_VALUE;
     struct launch what = described(configuration);
-    return launch(function, &what, parameters, extra);
+    return launch(function, &what, configuration->stream, parameters, extra);
 }
 
 EXPORT CUresult cuOccupancyMaxActiveClusters(int *clusters, uint64_t function,
@@ -233,9 +249,18 @@ EXPORT CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, uint64_t
 }
 
 /* What a stream calls on the host: all before it is done. */
-EXPORT CUresult cuLaunchHostFunc(void *stream, void (*function)(void *), void *data) {
-    function(data);
+struct host {
+    void (*function)(void *);
+    void *data;
+};
+static CUresult called(const void *what) {
+    const struct host *host = what;
+    host->function(host->data);
     return SUCCESS;
+}
+EXPORT CUresult cuLaunchHostFunc(void *stream, void (*function)(void *), void *data) {
+    struct host host = {function, data};
+    return captured(stream, called, &host, sizeof host) ? SUCCESS : called(&host);
 }
 EXPORT CUresult cuStreamAddCallback(void *stream, void (*function)(void *, CUresult, void *),
                                     void *data, unsigned flags) {

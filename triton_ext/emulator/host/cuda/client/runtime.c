@@ -31,11 +31,21 @@ CUresult cuLaunchKernelEx(const void *configuration, uint64_t function, void **p
 CUresult cuLaunchHostFunc(void *stream, void (*function)(void *), void *data);
 CUresult cuStreamAddCallback(void *stream, void *function, void *data, unsigned flags);
 CUresult cuOccupancyMaxActiveClusters(int *clusters, uint64_t function, const void *configuration);
-CUresult cuMemcpy(uint64_t to, uint64_t from, size_t size);
-CUresult cuMemcpy2D_v2(const void *copy);
-CUresult cuMemsetD8_v2(uint64_t to, unsigned char value, size_t count);
-CUresult cuMemsetD2D8_v2(uint64_t to, size_t pitch, unsigned char value, size_t width,
-                         size_t height);
+CUresult cuMemcpyAsync(uint64_t to, uint64_t from, size_t size, void *stream);
+CUresult cuMemcpy2DAsync_v2(const void *copy, void *stream);
+CUresult cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void *stream);
+CUresult cuMemsetD2D8Async(uint64_t to, size_t pitch, unsigned char value, size_t width,
+                           size_t height, void *stream);
+CUresult cuStreamBeginCapture_v2(uint64_t stream, unsigned mode);
+CUresult cuStreamEndCapture(uint64_t stream, void *graph);
+CUresult cuStreamIsCapturing(uint64_t stream, int *status);
+CUresult cuStreamSynchronize(uint64_t stream);
+CUresult cuStreamWaitEvent(uint64_t stream, uint64_t event, unsigned flags);
+CUresult cuEventRecord(uint64_t event, uint64_t stream);
+CUresult cuGraphInstantiateWithFlags(void *made, void *graph, uint64_t flags);
+CUresult cuGraphLaunch(void *graph, void *stream);
+CUresult cuGraphDestroy(void *graph);
+CUresult cuGraphGetNodes(void *graph, void *nodes, size_t *count);
 CUresult cuMemHostRegister_v2(void *address, size_t size, unsigned flags);
 CUresult cuMemHostUnregister(void *address);
 CUresult cuPointerGetAttribute(void *data, int which, uint64_t address);
@@ -352,9 +362,9 @@ static CUresult directed(uint64_t to, uint64_t from, int kind) {
     return (unsigned)kind > 4 ? INVALID_DIRECTION : SUCCESS;
 }
 
-static CUresult copied(uint64_t to, uint64_t from, size_t size, int kind) {
+static CUresult copied(uint64_t to, uint64_t from, size_t size, int kind, void *stream) {
     CUresult status = size ? directed(to, from, kind) : SUCCESS;
-    return status ? status : cuMemcpy(to, from, size);
+    return status ? status : cuMemcpyAsync(to, from, size, stream);
 }
 
 struct plane { /* CUDA_MEMCPY2D */
@@ -367,28 +377,30 @@ struct plane { /* CUDA_MEMCPY2D */
     size_t to_pitch, width, height;
 };
 static CUresult copied_rows(uint64_t to, size_t to_pitch, uint64_t from, size_t from_pitch,
-                            size_t width, size_t height, int kind) {
+                            size_t width, size_t height, int kind, void *stream) {
     if (width > to_pitch || width > from_pitch) return 12; /* cudaErrorInvalidPitchValue */
     struct plane copy = {.from_type = 4, .from_device = from, .from_pitch = from_pitch,
                          .to_type = 4, .to_device = to, .to_pitch = to_pitch,
                          .width = width, .height = height};
     CUresult status = width && height ? directed(to, from, kind) : SUCCESS;
-    return status ? status : cuMemcpy2D_v2(&copy);
+    return status ? status : cuMemcpy2DAsync_v2(&copy, stream);
 }
 
-static CUresult to_symbol(const void *symbol, uint64_t from, size_t size, size_t offset, int kind) {
+static CUresult to_symbol(const void *symbol, uint64_t from, size_t size, size_t offset, int kind,
+                          void *stream) {
     uint64_t address;
     size_t whole;
     CUresult status = variable_of(&address, &whole, symbol);
     if (status) return status;
-    return offset + size > whole ? INVALID_VALUE : copied(address + offset, from, size, kind);
+    return offset + size > whole ? INVALID_VALUE : copied(address + offset, from, size, kind, stream);
 }
-static CUresult from_symbol(uint64_t to, const void *symbol, size_t size, size_t offset, int kind) {
+static CUresult from_symbol(uint64_t to, const void *symbol, size_t size, size_t offset, int kind,
+                            void *stream) {
     uint64_t address;
     size_t whole;
     CUresult status = variable_of(&address, &whole, symbol);
     if (status) return status;
-    return offset + size > whole ? INVALID_VALUE : copied(to, address + offset, size, kind);
+    return offset + size > whole ? INVALID_VALUE : copied(to, address + offset, size, kind, stream);
 }
 
 RUNTIME(cudaMalloc, (uint64_t *at, size_t size), size ? cuMemAlloc_v2(at, size) : (*at = 0, SUCCESS))
@@ -411,36 +423,36 @@ RUNTIME(cudaHostGetDevicePointer, (uint64_t *at, uint64_t host, unsigned flags),
 RUNTIME(cudaHostGetFlags, (unsigned *flags, uint64_t host), cuMemHostGetFlags(flags, host))
 RUNTIME(cudaMemGetInfo, (size_t *left, size_t *whole), cuMemGetInfo_v2(left, whole))
 RUNTIME(cudaMemcpy, (uint64_t to, uint64_t from, size_t size, int kind),
-        copied(to, from, size, kind))
+        copied(to, from, size, kind, NULL))
 RUNTIME(cudaMemcpyAsync, (uint64_t to, uint64_t from, size_t size, int kind, void *stream),
-        copied(to, from, size, kind))
+        copied(to, from, size, kind, stream))
 RUNTIME(cudaMemcpyPeer, (uint64_t to, int its, uint64_t from, int other, size_t size),
-        copied(to, from, size, 4))
+        copied(to, from, size, 4, NULL))
 RUNTIME(cudaMemcpyPeerAsync, (uint64_t to, int its, uint64_t from, int other, size_t size, void *s),
-        copied(to, from, size, 4))
+        copied(to, from, size, 4, s))
 RUNTIME(cudaMemcpy2D, (uint64_t to, size_t row, uint64_t from, size_t its, size_t width,
-                       size_t height, int kind), copied_rows(to, row, from, its, width, height, kind))
+                       size_t height, int kind), copied_rows(to, row, from, its, width, height, kind, NULL))
 RUNTIME(cudaMemcpy2DAsync, (uint64_t to, size_t row, uint64_t from, size_t its, size_t width,
                             size_t height, int kind, void *stream),
-        copied_rows(to, row, from, its, width, height, kind))
+        copied_rows(to, row, from, its, width, height, kind, stream))
 RUNTIME(cudaMemcpyToSymbol, (const void *symbol, uint64_t from, size_t size, size_t offset, int kind),
-        to_symbol(symbol, from, size, offset, kind))
+        to_symbol(symbol, from, size, offset, kind, NULL))
 RUNTIME(cudaMemcpyToSymbolAsync, (const void *symbol, uint64_t from, size_t size, size_t offset,
-                                  int kind, void *stream), to_symbol(symbol, from, size, offset, kind))
+                                  int kind, void *stream), to_symbol(symbol, from, size, offset, kind, stream))
 RUNTIME(cudaMemcpyFromSymbol, (uint64_t to, const void *symbol, size_t size, size_t offset, int kind),
-        from_symbol(to, symbol, size, offset, kind))
+        from_symbol(to, symbol, size, offset, kind, NULL))
 RUNTIME(cudaMemcpyFromSymbolAsync, (uint64_t to, const void *symbol, size_t size, size_t offset,
-                                    int kind, void *stream), from_symbol(to, symbol, size, offset, kind))
+                                    int kind, void *stream), from_symbol(to, symbol, size, offset, kind, stream))
 RUNTIME(cudaGetSymbolAddress, (uint64_t *address, const void *symbol),
         variable_of(address, NULL, symbol))
 RUNTIME(cudaGetSymbolSize, (size_t *size, const void *symbol), variable_of(NULL, size, symbol))
-RUNTIME(cudaMemset, (uint64_t to, int value, size_t count), cuMemsetD8_v2(to, value, count))
+RUNTIME(cudaMemset, (uint64_t to, int value, size_t count), cuMemsetD8Async(to, value, count, NULL))
 RUNTIME(cudaMemsetAsync, (uint64_t to, int value, size_t count, void *stream),
-        cuMemsetD8_v2(to, value, count))
+        cuMemsetD8Async(to, value, count, stream))
 RUNTIME(cudaMemset2D, (uint64_t to, size_t pitch, int value, size_t width, size_t height),
-        cuMemsetD2D8_v2(to, pitch, value, width, height))
+        cuMemsetD2D8Async(to, pitch, value, width, height, NULL))
 RUNTIME(cudaMemset2DAsync, (uint64_t to, size_t pitch, int value, size_t width, size_t height,
-                            void *stream), cuMemsetD2D8_v2(to, pitch, value, width, height))
+                            void *stream), cuMemsetD2D8Async(to, pitch, value, width, height, stream))
 RUNTIME(cudaMemAdvise, (uint64_t at, size_t size, int advice, uint64_t where), SUCCESS)
 RUNTIME(cudaMemPrefetchAsync, (uint64_t at, size_t size, uint64_t where, unsigned flags, void *s),
         SUCCESS)

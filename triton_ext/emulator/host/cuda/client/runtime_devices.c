@@ -93,19 +93,24 @@ RUNTIME(cudaStreamCreateWithFlags, (uint64_t *stream, unsigned flags), cuStreamC
 RUNTIME(cudaStreamCreateWithPriority, (uint64_t *stream, unsigned flags, int priority),
         cuStreamCreateWithPriority(stream, flags, priority))
 RUNTIME(cudaStreamDestroy, (uint64_t stream), cuStreamDestroy_v2(stream))
-RUNTIME(cudaStreamSynchronize, (uint64_t stream), SUCCESS)
-RUNTIME(cudaStreamQuery, (uint64_t stream), SUCCESS)
-RUNTIME(cudaStreamWaitEvent, (uint64_t stream, uint64_t event, unsigned flags), SUCCESS)
+RUNTIME(cudaStreamSynchronize, (uint64_t stream), cuStreamSynchronize(stream))
+RUNTIME(cudaStreamQuery, (uint64_t stream), cuStreamSynchronize(stream))
+RUNTIME(cudaStreamWaitEvent, (uint64_t stream, uint64_t event, unsigned flags),
+        cuStreamWaitEvent(stream, event, flags))
 RUNTIME(cudaStreamGetFlags, (uint64_t stream, unsigned *flags), cuStreamGetFlags(stream, flags))
 RUNTIME(cudaStreamGetPriority, (uint64_t stream, int *priority),
         cuStreamGetPriority(stream, priority))
 RUNTIME(cudaStreamGetId, (uint64_t stream, unsigned long long *id), cuStreamGetId(stream, id))
 RUNTIME(cudaStreamGetDevice, (uint64_t stream, int *device), (*device = 0, SUCCESS))
 RUNTIME(cudaStreamAttachMemAsync, (uint64_t stream, void *at, size_t size, unsigned flags), SUCCESS)
-RUNTIME(cudaStreamIsCapturing, (uint64_t stream, int *status), (*status = 0, SUCCESS))
-RUNTIME(cudaStreamGetCaptureInfo, (uint64_t stream, int *status), (*status = 0, SUCCESS))
-RUNTIME(cudaStreamGetCaptureInfo_v2, (uint64_t stream, int *status), (*status = 0, SUCCESS))
-RUNTIME(cudaStreamGetCaptureInfo_v3, (uint64_t stream, int *status), (*status = 0, SUCCESS))
+RUNTIME(cudaStreamIsCapturing, (uint64_t stream, int *status),
+        cuStreamIsCapturing(stream, status))
+RUNTIME(cudaStreamGetCaptureInfo, (uint64_t stream, int *status),
+        cuStreamIsCapturing(stream, status))
+RUNTIME(cudaStreamGetCaptureInfo_v2, (uint64_t stream, int *status),
+        cuStreamIsCapturing(stream, status))
+RUNTIME(cudaStreamGetCaptureInfo_v3, (uint64_t stream, int *status),
+        cuStreamIsCapturing(stream, status))
 RUNTIME(cudaThreadExchangeStreamCaptureMode, (int *mode), SUCCESS)
 RUNTIME(cudaStreamGetAttribute, (uint64_t stream, int attribute, void *value),
         (memset(value, 0, 64), SUCCESS))
@@ -125,6 +130,23 @@ RUNTIME(cudaEventSynchronize, (uint64_t event), cuEventSynchronize(event))
 RUNTIME(cudaEventQuery, (uint64_t event), cuEventQuery(event))
 RUNTIME(cudaEventElapsedTime, (float *time, uint64_t begin, uint64_t end),
         cuEventElapsedTime_v2(time, begin, end))
+
+/* ----------------------------------------------------------------------------------------- graphs */
+
+RUNTIME(cudaStreamBeginCapture, (uint64_t stream, unsigned mode), cuStreamBeginCapture_v2(stream, mode))
+RUNTIME(cudaStreamEndCapture, (uint64_t stream, void *graph), cuStreamEndCapture(stream, graph))
+RUNTIME(cudaGraphInstantiate, (void *made, void *graph, uint64_t flags),
+        cuGraphInstantiateWithFlags(made, graph, flags))
+RUNTIME(cudaGraphInstantiateWithFlags, (void *made, void *graph, uint64_t flags),
+        cuGraphInstantiateWithFlags(made, graph, flags))
+RUNTIME(cudaGraphInstantiateWithParams, (void *made, void *graph, void *how),
+        cuGraphInstantiateWithFlags(made, graph, 0))
+RUNTIME(cudaGraphLaunch, (void *graph, void *stream), cuGraphLaunch(graph, stream))
+RUNTIME(cudaGraphUpload, (void *graph, void *stream), SUCCESS)
+RUNTIME(cudaGraphDestroy, (void *graph), cuGraphDestroy(graph))
+RUNTIME(cudaGraphExecDestroy, (void *graph), cuGraphDestroy(graph))
+RUNTIME(cudaGraphGetNodes, (void *graph, void *nodes, size_t *count),
+        cuGraphGetNodes(graph, nodes, count))
 
 /* ---------------------------------------------------------------------- functions of the driver's */
 

@@ -1,0 +1,404 @@
+"""CUDA C++ of other projects, as published, on the emulated GPUs: a part of ``make foreign``.
+
+``python tests/support/foreign_cuda.py [--projects A B] [--kernels K] [--folder PATH] [--write]``
+fetches each project of `PROGRAMS` at its commit into a folder of its own, unless that is there,
+compiles its unedited kernels with host programs of ours (``tests/support/foreign_hosts``), and runs
+them at small sizes: under three schedules, in both modes, as ``triton-ext run -- program`` does.
+Results are compared with sums of doubles. Where a kernel stops at a fault of its own, a copy with
+that mended runs, too. Rows are kept beside the programs; ``--write`` makes the part of
+``docs/reference/foreign.md`` on CUDA C++ of all that are kept. It ends with status 1 if a kernel
+neither comes out right nor stops at a fault that is mended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foreign import CUDA, PAGE, RIGHT, SCHEDULES
+from sites import ROOT
+
+from triton_ext.emulator.errors import EmulationError, UndefinedBehaviour
+from triton_ext.emulator.host.cuda.library import build
+from triton_ext.emulator.host.cuda.nvcc import compiler
+from triton_ext.emulator.host.cuda.server import run_program
+from triton_ext.emulator.host.driver import emulated_gpus
+
+HOSTS = Path(__file__).with_name("foreign_hosts")
+MODES = {"hardware": False, "strict": True}
+
+
+@dataclass(frozen=True)
+class Project:
+    """A repository, at one commit.
+
+    Attributes:
+        repository: its owner and name on GitHub.
+        commit: which one.
+        flags: nvcc's, as the project gives them; ``{folder}`` is where projects lie.
+    """
+
+    repository: str
+    commit: str
+    flags: str
+
+    @property
+    def name(self) -> str:
+        return self.repository.partition("/")[2]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel and its host program.
+
+    Attributes:
+        project: whose kernel it is.
+        kernel: what the table calls it.
+        arch: the architecture's number.
+        host: the host program: C++, or a file of `HOSTS`.
+        sizes: its arguments.
+        flags: further ones of nvcc.
+        file, mended: what ends the kernel's own fault: changes (text, the text in its place) of a
+            file of the project's.
+    """
+
+    project: Project
+    kernel: str
+    arch: int
+    host: str
+    sizes: str
+    flags: str = ""
+    file: str = ""
+    mended: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For files."""
+        return re.sub(r"\W+", "_", f"{self.project.name} {self.kernel}")
+
+
+LEARN_CUDA = Project(
+    "gau-nernst/learn-cuda", "1454f8b71499a68eacdbf44c08e36a7003d8ab99",
+    "-O3 --expt-relaxed-constexpr",
+)  # fmt: skip
+THUNDERKITTENS = Project(
+    "HazyResearch/ThunderKittens", "0b55588d2769dde0c7a9a606ffc015b0ca7a9551",
+    "-std=c++20 -O3 --use_fast_math --expt-extended-lambda --expt-relaxed-constexpr -DNDEBUG"
+    " -Xcompiler=-Wno-psabi -Xcompiler=-fno-strict-aliasing -I{folder}/ThunderKittens/include"
+    " -I{folder}/ThunderKittens/prototype",
+)  # fmt: skip
+CUTLASS = Project(
+    "NVIDIA/cutlass", "7107b05535f8977f5ecb9d01ee203205b1fd9bc4",
+    "-std=c++17 -O2 --expt-relaxed-constexpr -I{folder}/cutlass/include"
+    " -I{folder}/cutlass/tools/util/include -I{folder}/cutlass/examples/common",
+)  # fmt: skip
+DEEPGEMM = Project(
+    "deepseek-ai/DeepGEMM", "54e22612409371d6364144b69086735beb54e98b",
+    "-std=c++20 -O3 --expt-relaxed-constexpr --expt-extended-lambda"
+    " --diag-suppress=39,161,174,177,186,940 -I{folder}/DeepGEMM/deep_gemm/include"
+    " -I{folder}/cutlass/include",
+)  # fmt: skip
+FAST_CU = Project(
+    "pranjalssh/fast.cu", "38eb642e0c081231d6f695978be63604bd7c689b",
+    "-std=c++17 -O3 -DNDEBUG --expt-relaxed-constexpr --expt-extended-lambda --use_fast_math"
+    " -Xcompiler=-Wno-psabi -Xcompiler=-fno-strict-aliasing",
+)  # fmt: skip
+
+
+def _host(source: str, multiply: str, *macros: str) -> str:
+    """A host program for a source whose own `main`, if it has one, is left aside.
+
+    Args:
+        multiply: what launches the kernel, of A, B, C, M, N, K.
+        macros: others of ``matmul.h``, and their values.
+    """
+    defined = (f"MULTIPLY(A, B, C, M, N, K) {multiply}", *macros)
+    lines = [f"#define main published_main\n#include <{source}>\n#undef main"]
+    return "\n".join([*lines, *(f"#define {each}" for each in defined), '#include "matmul.h"\n'])
+
+
+def _learn_cuda() -> Iterator[Program]:
+    ordered = ("barrier.cluster.arrive.relaxed.aligned", "barrier.cluster.arrive.aligned")
+    for name in ("0", "1a", "1b", "2a", "2b", "3", "4", "5", "6", "7a", "7c"):
+        source = f"02e_matmul_sm100/matmul_v{name[0]}.cu"
+        host = _host(source, f"matmul_v{name}(A, B, C, M, N, K)")
+        yield Program(
+            LEARN_CUDA, f"matmul_v{name}", 100, f"#include <torch/library.h>\n{host}",
+            "256 256 256", file=source, mended=(ordered,) if name[0] == "7" else (),
+        )  # fmt: skip
+
+
+def _thunderkittens() -> Iterator[Program]:
+    for arch, gpu, name, levels in ((90, "h100", "HOPPER", 8), (100, "b200", "BLACKWELL", 9)):
+        for level in range(1, levels + 1):
+            kernel = f"educational_{gpu}/level_{level:02}"
+            element = "float" if level == 1 else "__nv_bfloat16"
+            host = _host(
+                f"kernels/gemm/{kernel}.cu", "matmul(A, B, C, N)", f"ELEMENT {element}", "B_ROWS"
+            )
+            size = 64 if level < 3 else 512 if arch == 100 and level > 5 else 256 >> (level == 3)
+            sizes = f"{size} {size} {size}"
+            yield Program(THUNDERKITTENS, kernel, arch, host, sizes, f"-DKITTENS_{name}")
+
+
+def _cutlass() -> Iterator[Program]:
+    folder, barrier = "examples/cute/tutorial", "__syncthreads();"
+    fenced = f'asm volatile("fence.proxy.async.shared::cta;"); {barrier}'
+    waits = "cp_async_wait<0>();"
+    one = "cutlass::half_t(1.f), A, K, B, K, cutlass::half_t(0.f), C, M"
+    for name, mended in (("wgmma_sm90", ((waits, f"{waits} {fenced}"),)), ("wgmma_tma_sm90", ())):
+        source = f"{folder}/hopper/{name}.cu"
+        host = _host(
+            source, f"gemm('T', 'N', M, N, K, {one})", "ELEMENT cutlass::half_t", "C_COLUMNS"
+        )
+        yield Program(CUTLASS, name, 90, host, "128 128 128", file=source, mended=mended)
+    for name, sizes, mended in (
+        ("01_mma_sm100", "128 256 64", ((barrier, fenced),)),
+        ("02_mma_tma_sm100", "128 256 64", ()),
+        ("03_mma_tma_multicast_sm100", "512 1024 64", ()),
+        ("04_mma_tma_2sm_sm100", "512 1024 64", ()),
+        ("05_mma_tma_epi_sm100", "512 1024 64", ()),
+    ):
+        source = f"{folder}/blackwell/{name}.cu"
+        host = f"#include <{source}>\n"
+        yield Program(CUTLASS, name, 100, host, sizes, file=source, mended=mended)
+
+
+def _deepgemm() -> Iterator[Program]:
+    for arch, kind, sizes in (
+        (90, "bf16", "64 128 256"),
+        (90, "fp8", "64 256 256"),
+        (100, "bf16", "128 256 256"),
+        (100, "fp8", "128 256 256"),
+    ):
+        host = (HOSTS / f"deep_gemm_sm{arch}_{kind}.cu").read_text(encoding="utf-8")
+        yield Program(DEEPGEMM, f"sm{arch}_{kind}_gemm", arch, host, sizes)
+        if kind == "bf16":
+            pair = sizes.replace("64", "128", 1) if arch == 90 else sizes.replace("128", "256", 1)
+            yield Program(
+                DEEPGEMM,
+                f"sm{arch}_{kind}_gemm, a pair of blocks",
+                arch,
+                host,
+                pair,
+                "-DMULTICAST=2",
+            )
+
+
+def _fast_cu() -> Iterator[Program]:
+    barrier = 'asm volatile("bar.sync'
+    fenced = f'asm volatile("fence.proxy.async.shared::cta;"); {barrier}'
+    last = 'cp.async.bulk.commit_group;");\n            }\n        }'
+    meet = f'{last} asm volatile("barrier.cluster.arrive; barrier.cluster.wait;");'
+    for number in (2, 3, 4, 5, 11, 12):  # the others take 16 x 8 tiles, or none
+        more = "" if number == 2 else ", nullptr"
+        source = f"examples/matmul/matmul_{number}.cuh"
+        host = _host(source, f"runKernel{number}(M, N, K, A, B, C{more})")
+        sizes = "128 128 256" if number < 5 else "128 256 256" if number == 5 else "256 256 256"
+        yield Program(
+            FAST_CU, f"matmul_{number}", 90, f'#include "fast_cu.h"\n{host}', sizes, file=source,
+            mended=((barrier, fenced), (last, meet)) if number > 10 else (),
+        )  # fmt: skip
+
+
+PROGRAMS = [*_learn_cuda(), *_thunderkittens(), *_deepgemm(), *_cutlass(), *_fast_cu()]
+
+
+def fetch(project: Project, folder: Path) -> None:
+    """Fetch a project at its commit, unless it is there."""
+    at = folder / project.name
+    if at.exists():
+        return
+    git = ["git", "-C", str(at)]
+    url = f"https://github.com/{project.repository}"
+    subprocess.run(["git", "init", "--quiet", str(at)], check=True)
+    subprocess.run([*git, "fetch", "--quiet", "--depth", "1", url, project.commit], check=True)
+    subprocess.run([*git, "checkout", "--quiet", "FETCH_HEAD"], check=True)
+
+
+def compiled(program: Program, folder: Path, made: Path, *, mended: bool = False) -> Path:
+    """The program, compiled; with ``mended``, from a copy of the file with the mended text."""
+    root = folder / program.project.name
+    name = program.name + "_mended" * mended
+    source, target = made / f"{name}.cu", made / name
+    source.write_text(program.host, encoding="utf-8")
+    include = [root]
+    if mended:
+        text = (root / program.file).read_text(encoding="utf-8")
+        for old, new in program.mended:
+            if old not in text:
+                raise ValueError(f"{program.file} has no {old!r}")
+            text = text.replace(old, new)
+        copy = made / "mended" / program.file
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(text, encoding="utf-8")
+        include = [made / "mended", root, (root / program.file).parent]
+    kind = f"compute_{program.arch}a"
+    flags = f"{program.project.flags} {program.flags}".format(folder=folder).split()
+    subprocess.run(
+        [str(compiler()), "-cudart", "shared", "-gencode", f"arch={kind},code={kind}",
+         "-lineinfo", "-w", *flags, *(f"-I{each}" for each in (HOSTS, *include)), "-o", str(target),
+         str(source), f"-L{build()}", "-lcuda"],
+        check=True,
+    )  # fmt: skip
+    return target
+
+
+def run(
+    program: Program, binary: Path, schedule: str, *, strict: bool = False
+) -> tuple[str, set[str]]:
+    """`RIGHT`, or what is wrong; and what is undefined."""
+    (gpu,) = emulated_gpus(program.arch, schedule=schedule, strict=strict)
+    told: list[str] = []
+    faults: list[EmulationError] = []
+    stdout = os.dup(1)
+    with tempfile.TemporaryFile() as out, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UndefinedBehaviour)
+        os.dup2(out.fileno(), 1)
+        try:
+            command = [str(binary), *program.sizes.split()]
+            status = run_program(command, gpu, told.append, faults.append)
+        finally:
+            os.dup2(stdout, 1)
+            os.close(stdout)
+        out.seek(0)
+        printed = out.read().decode()
+    undefined = set(gpu.taken)
+    if faults:
+        return f"{type(faults[0]).__name__}: {str(faults[0]).splitlines()[0]}", undefined
+    if status == 0 and re.search(r"^right|successful\.$", printed, re.MULTILINE):
+        return RIGHT, undefined
+    last = (printed.strip().splitlines() or told or [""])[-1]
+    return f"exit status {status}: {last}", undefined
+
+
+def row_of(program: Program, folder: Path, made: Path) -> dict[str, Any]:
+    """What becomes of a program: a row of the table."""
+    binary = compiled(program, folder, made)
+    begun = time.monotonic()
+    row: dict[str, Any] = {}
+    undefined: set[str] = set()
+    for mode, strict in MODES.items():
+        verdicts = {}
+        for schedule in SCHEDULES:
+            verdicts[schedule], said = run(program, binary, schedule, strict=strict)
+            undefined |= said
+        row[mode] = verdicts
+    row["undefined"] = sorted(undefined)
+    row["seconds"] = round(time.monotonic() - begun, 1)
+    if program.mended and set(row["hardware"].values()) != {RIGHT}:
+        mended = compiled(program, folder, made, mended=True)
+        row["mended"] = {run(program, mended, schedule)[0] for schedule in SCHEDULES} == {RIGHT}
+    return row
+
+
+def _cut(verdict: str) -> str:
+    """A fault without the places that its message names."""
+    place = r" 0x[0-9a-f]+( \(.*?\))?| at /\S+|; there lies .*?(?=; |$)| by warp.*?(?=[,;:]|$)"
+    return re.sub(place, "", verdict)
+
+
+def _words(verdicts: dict[str, str]) -> str:
+    """What a table says of the verdicts under each schedule."""
+    wrong = {schedule: each for schedule, each in verdicts.items() if each != RIGHT}
+    if not wrong:
+        return RIGHT
+    kinds = sorted({re.split(r"[;:,] ", each, maxsplit=2)[0] for each in wrong.values()})
+    under = "" if len(wrong) == len(SCHEDULES) else f" ({', '.join(wrong)})"
+    return " and ".join(kinds) + under
+
+
+def is_as_it_should(row: dict[str, Any]) -> bool:
+    """Whether the kernel is right as published, or right with its own fault mended."""
+    return set(row["hardware"].values()) == {RIGHT} or bool(row.get("mended"))
+
+
+def part(rows: Iterable[tuple[Program, dict[str, Any]]], missing: Iterable[Program] = ()) -> str:
+    """The part of the page on CUDA C++.
+
+    Args:
+        missing: programs that have not been run.
+    """
+    rows, left = list(rows), ", ".join(each.kernel for each in missing)
+    right = sum(set(row["hardware"].values()) == {RIGHT} for _, row in rows)
+    theirs = sum(bool(row.get("mended")) for _, row in rows)
+    strict = sum(set(row["strict"].values()) == {RIGHT} for _, row in rows)
+    lines = [
+        CUDA,
+        "",
+        "`python tests/support/foreign_cuda.py --write` fetches these projects, compiles their"
+        " kernels with nvcc, unedited, each with a small host program"
+        " ([`foreign_hosts`](../../tests/support/foreign_hosts)), and runs them"
+        " as `triton-ext run -- ./program` does: under the schedules eager, lazy and random, as"
+        " hardware does and with `--strict`. Results are compared with sums of doubles. What is"
+        " [undefined and relied on](undefined.md) has its name there. *Theirs* is a fault that a"
+        " changed line ends, which the next table has.",
+        "",
+        f"{right} of {len(rows)} kernels are right as published, {strict} of them with `--strict`,"
+        f" too; {theirs} stop at a fault of their own, and are right without it."
+        + (f" Not run yet: {left}." if left else ""),
+        "",
+        "| project | commit | kernel | GPU | size | verdict | undefined | `--strict` | seconds |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for program, row in rows:
+        verdict = _words(row["hardware"]) + (", theirs" if row.get("mended") else "")
+        lines.append(
+            f"| {program.project.name} | {program.project.commit[:8]} | {program.kernel} |"
+            f" sm_{program.arch} | {program.sizes.replace(' ', ' x ')} | {verdict} |"
+            f" {', '.join(row['undefined'])} | {_words(row['strict'])} | {row['seconds']} |"
+        )
+    lines += ["", "| kernel | what it ends in | mended by |", "| --- | --- | --- |"]
+    for program, row in rows:
+        if row.get("mended"):
+            said = sorted({_cut(each) for each in row["hardware"].values() if each != RIGHT})
+            changes = [" ".join(f"`{new}` for `{old}`".split()) for old, new in program.mended]
+            lines.append(f"| {program.kernel} | {'; '.join(said)} | {', '.join(changes)} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--projects", nargs="*", help="names; all by default")
+    parser.add_argument("--kernels", default="", help="a regular expression")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".foreign" / "cuda")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder.resolve()
+    made = folder / "programs"
+    made.mkdir(parents=True, exist_ok=True)
+    right = True
+    for project in dict.fromkeys(each.project for each in PROGRAMS):
+        if project.name in (arguments.projects or [project.name]) or project is CUTLASS:
+            fetch(project, folder)  # DeepGEMM includes CUTLASS
+    for program in PROGRAMS:
+        if program.project.name not in (arguments.projects or [program.project.name]):
+            continue
+        if not re.search(arguments.kernels, program.kernel):
+            continue
+        row = row_of(program, folder, made)
+        (made / f"{program.name}.json").write_text(json.dumps(row), encoding="utf-8")
+        right &= is_as_it_should(row)
+        print(program.project.name, program.kernel, row, flush=True)
+    if arguments.write:
+        before = PAGE.read_text(encoding="utf-8").partition(f"\n{CUDA}\n")[0]
+        results = [(each, made / f"{each.name}.json") for each in PROGRAMS]
+        kept = [(each, json.loads(file.read_text())) for each, file in results if file.exists()]
+        missing = [each for each, file in results if not file.exists()]
+        PAGE.write_text(f"{before}\n{part(kept, missing)}", encoding="utf-8")
+    return int(not right)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
