@@ -309,11 +309,8 @@ def test_a_partition_of_lanes():
 NOT_PROVEN = {
     "A multicast answers both blocks, and one of them expects it": "not decided",
     "A tensor map is changed under a copy that still reads it": "not decided",
-    "The parity of the ring, for a barrier that flips with each product": "witness",
-    "The next tiles are asked for before the product that reads the buffers is awaited": "witness",
 }
-"""Mended exhibits of the museum. In the last two nothing keeps the warps in step: one that is slow
-to wait for the first tile misses its phase."""
+"""Mended exhibits of the museum: which tile is left, and two readers of a tensor map."""
 RIGHT_ON_ITS_OWN = {
     "A store writes past the tensor, up to 16 bytes": "proven, wrong result",
     "A swizzled tile begins in the middle of the pattern": "proven, wrong result",
