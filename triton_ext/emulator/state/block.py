@@ -215,7 +215,14 @@ class AccessObserver:
     def asks(self, cta: Cta, lanes: Lanes, barrier: Any, parity: int) -> None:
         """Lanes ask for a phase of an mbarrier, and are told that it is not complete."""
 
-    def counts(self, barrier: Any, what: str, lanes: Lanes | None = None, numbers: Any = 1) -> None:
+    def counts(
+        self,
+        barrier: Any,
+        what: str,
+        lanes: Lanes | None = None,
+        numbers: Any = 1,
+        clock: Clock | None = None,
+    ) -> None:
         """An mbarrier is about to be changed.
 
         Args:
@@ -223,6 +230,7 @@ class AccessObserver:
                 besides), "expect" or "complete" (bytes).
             lanes: by whom; None: by the operation that is being performed.
             numbers: of each lane, or together.
+            clock: what a unit's arrival releases.
         """
 
 

@@ -11,7 +11,7 @@ from itertools import chain
 from triton_ext.emulator.clients.schedules.causality import Causality
 from triton_ext.emulator.clients.schedules.coverage import assumed, gaps, units
 from triton_ext.emulator.clients.schedules.guide import Guided, Plan, Point
-from triton_ext.emulator.clients.schedules.matching import Doubt, doubts
+from triton_ext.emulator.clients.schedules.matching import Doubt, judged
 from triton_ext.emulator.clients.schedules.peeks import peeks
 from triton_ext.emulator.clients.schedules.record import Recorded, Recorder
 from triton_ext.emulator.clients.schedules.skeleton import Operation, Skeleton
@@ -223,8 +223,8 @@ class _Judged:
     def cluster(self, recorded: Recorded) -> None:
         """Another one."""
         skeleton = recorded.skeleton()
-        order = Causality(skeleton)
-        self.doubts += [(doubt, order) for doubt in doubts(order)]
+        order, found = judged(skeleton)
+        self.doubts += [(doubt, order) for doubt in found]
         self.reasons += units(recorded.cluster)
         self.assumed += assumed(recorded.cluster)
         self.sizes["clusters"] += 1

@@ -21,6 +21,7 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import MBarrier, NamedBarrier
 from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta
 from triton_ext.emulator.state.buffers import named
+from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.units import warpgroup_products
 from triton_ext.hardware.architecture import WARP_THREADS
@@ -347,7 +348,14 @@ class Recorder(Observer):
         number = self.of(cta).barrier(barrier)
         self._note(cta, lanes, "ask", barrier=number, phase=parity & 1)
 
-    def counts(self, barrier: Any, what: str, lanes: Lanes | None = None, numbers: Any = 1) -> None:
+    def counts(
+        self,
+        barrier: Any,
+        what: str,
+        lanes: Lanes | None = None,
+        numbers: Any = 1,
+        clock: Clock | None = None,
+    ) -> None:
         operation = self._operation
         if operation is None:
             assert self._now is not None
@@ -373,12 +381,13 @@ class Recorder(Observer):
         causes = dict(
             zip(lane_sets.warps(every).tolist(), self._issues[id(operation)], strict=True)
         )
+        informed = clock is not None and clock.includes(barrier.released)
         for warp in lane_sets.warps(chosen).tolist():
             mask = self._mask(self._part(cta, chosen, warp), warp)
             at = operation.instruction
             event = Event(
                 (cta.rank, warp), mask, what, number, barrier.phase, each,
-                cause=causes[warp], far=far, instruction=at,
+                cause=causes[warp], far=far, informed=informed, instruction=at,
             )  # fmt: skip
             recorded.events.append(event)
 
