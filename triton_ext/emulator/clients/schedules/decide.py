@@ -217,7 +217,9 @@ class _Judged:
     reasons: list[Reason] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     sizes: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("clusters", "parties", "operations", "barriers"), 0)
+        default_factory=lambda: dict.fromkeys(
+            ("clusters", "parties", "operations", "barriers", "loose"), 0
+        )
     )
 
     def cluster(self, recorded: Recorded) -> None:
@@ -231,6 +233,7 @@ class _Judged:
         self.sizes["parties"] += len(skeleton.parties)
         self.sizes["operations"] += len(skeleton.operations)
         self.sizes["barriers"] += len(skeleton.barriers)
+        self.sizes["loose"] += len(order.loose)
 
 
 def _witness(

@@ -16,7 +16,9 @@ PROVEN, WITNESS, UNDECIDED = "proven", "witness", "not decided"
 ASSUMED = (
     "control flow, addresses and the values that decide them are those of this run",
     "what the emulator models is what the hardware does (docs/guide/emulator.md)",
-    "a tensor core works, and its commits arrive in the own block, in the order of issue",
+    "a tensor core works, and its commits arrive in the own block, in the order of issue; a block"
+    " may end while a commit is on its way to it whose work is known to be done",
+    "fence.proxy.async orders what a fence does",
     "loops that wait for an mbarrier go on for as long as it takes",
     "of proxy fences, those between mbarrier.init and TMA, and between threads' reads and a copy"
     " that overwrites what they read, are not asked for",
@@ -107,8 +109,9 @@ class Verdict:
         witness: what breaks it.
         unordered: atomic operations whose order may be any; the result may depend on it.
         assumed: what it rests on: `ASSUMED`, and what this kernel asks for besides.
-        counted: how large the question was: clusters, parties, operations at barriers, doubts,
-            and runs that followed one.
+        counted: how large the question was: clusters, parties, operations at barriers, barriers,
+            those where commits may stand in for each other ("loose"), doubts, and runs that
+            followed one.
         seconds: that the run took, and all of it.
     """
 
