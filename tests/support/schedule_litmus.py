@@ -259,7 +259,9 @@ class _Machine:
             yield self._moved(state, thread, (*loads, value))
         elif kind == "M":
             block = self.program.rank(thread)
-            number = sum(each[0] == "M" for each in self.program.threads[thread][: threads[thread][0]])
+            number = sum(
+                each[0] == "M" for each in self.program.threads[thread][: threads[thread][0]]
+            )
             signals = [("M", block, number, f"{op[1]}@{rank}") for rank in op[2]]
             under_way = tuple(sorted((*copies, *signals), key=str))
             yield self._moved(state, thread, loads, copies=under_way)
@@ -280,7 +282,9 @@ class _Machine:
             left = tuple(each for each in barriers if each[:2] != home(op[1]))
             for n, (at, _, _) in enumerate(threads):
                 rest = self.program.threads[n][at:] if n != thread else ()
-                if any(o[0] in ("A", "AR", "E", "AE", "T", "C", "M") and o[1] == op[1] for o in rest):
+                if any(
+                    o[0] in ("A", "AR", "E", "AE", "T", "C", "M") and o[1] == op[1] for o in rest
+                ):
                     raise Broken("it is still used")
             yield self._moved(state, thread, loads, barriers=left)
         elif kind in ("S", "B", "K", "KR"):
@@ -440,9 +444,10 @@ class _Writer:
         elif kind == "F":
             self.lines.append("fence.proxy.async;")
         elif kind == "O":
+            to = f"[%rd2+{self.slot(thread, number)}]"
             self.lines.append("bar.warp.sync 0xffffffff;")
             self.lines += [
-                f"@%lead cp.async.bulk.global.shared::cta.bulk_group [%rd2+{self.slot(thread, number)}], [%r4], 16;",
+                f"@%lead cp.async.bulk.global.shared::cta.bulk_group {to}, [%r4], 16;",
                 "@%lead cp.async.bulk.commit_group;",
                 "@%lead cp.async.bulk.wait_group 0;",
                 "bar.warp.sync 0xffffffff;",
@@ -501,7 +506,10 @@ class _Writer:
         elif kind in ("K", "KR"):
             self.fence()
             relaxed = ".relaxed" if kind == "KR" else ""
-            self.lines += [f"barrier.cluster.arrive{relaxed}.aligned;", "barrier.cluster.wait.aligned;"]
+            self.lines += [
+                f"barrier.cluster.arrive{relaxed}.aligned;",
+                "barrier.cluster.wait.aligned;",
+            ]
 
 
 def ptx(program: Program) -> str:

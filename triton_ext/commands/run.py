@@ -106,6 +106,12 @@ def _entered(kind: Kind, target: int, settings: dict[str, Any]) -> Iterator[Emul
     metavar="FILE",
     help="With --all-schedules: write the schedule that breaks a kernel there, for --schedule.",
 )
+@click.option(
+    "--explain-wait",
+    metavar="LINE",
+    help="With --all-schedules: what the waits at a line (matmul.py:31) tell, and which waits and"
+    " fences of the kernel are redundant.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random schedule.")
 @click.option(
     "--max-steps",
@@ -228,6 +234,7 @@ def run(
     schedule: str | Path,
     all_schedules: bool,
     witness: Path | None,
+    explain_wait: str | None,
     max_steps: int | None,
     trace: bool,
     trace_file: Path | None,
@@ -262,6 +269,7 @@ def run(
       triton-ext run --stats --format json matmul.py
       triton-ext run --all-schedules --witness broken.json matmul.py
       triton-ext run --schedule broken.json matmul.py
+      triton-ext run --all-schedules --explain-wait matmul.py:31 matmul.py
       triton-ext run --emulate sm_100 --format sarif matmul.py > matmul.sarif
       triton-ext run --emulate sm_90 --time --timeline matmul.html matmul.py
       triton-ext run --emulate sm_100 kernel.cu 512
@@ -293,7 +301,8 @@ def run(
         chosen = {f"--schedule {schedule}": schedule != "eager", "--time": timed}
         refuse(chosen, "with --all-schedules, which judges by the eager one")
     else:
-        refuse({"--witness": witness is not None}, "without --all-schedules")
+        asked = {"--witness": witness is not None, "--explain-wait": explain_wait is not None}
+        refuse(asked, "without --all-schedules")
     if timed and schedule != "eager":
         raise click.UsageError(f"--schedule {schedule}: time is predicted with the eager one alone")
     if kind is Kind.PYTHON:
@@ -382,6 +391,7 @@ def run(
     settings = {
         "schedule": schedule,
         "schedules": "all" if all_schedules else None,
+        "explain_wait": explain_wait,
         "observer": Observers(parts) if parts else None,
         "max_steps": max_steps or MAX_STEPS,
         "time": model,

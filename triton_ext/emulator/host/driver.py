@@ -76,6 +76,7 @@ class EmulatedGpu:
         arch: the compute capability, times ten: 90, 100, 120.
         schedule: "eager", "lazy" or "random": when asynchronous work is done; or a witness's file.
         schedules: "all": every schedule is judged, by the eager one.
+        explain_wait: the line whose waits are explained then.
         seed: the random schedule's.
         observer: told of what happens.
         idle: kernels are compiled, and counted, but do not run.
@@ -112,6 +113,7 @@ class EmulatedGpu:
     strict: bool = False
     check_unread: bool = False
     schedules: str | None = None
+    explain_wait: str | None = None
     launches: int = 0
     steps: int = 0
     verdicts: list[Verdict] = field(default_factory=list)
@@ -182,7 +184,12 @@ class EmulatedGpu:
             if self.peers is not None:
                 self.peers.execute(self.device, machine)
             else:
-                start(machine, every=self.schedules == "all", launches=number)
+                start(
+                    machine,
+                    every=self.schedules == "all",
+                    launches=number,
+                    explain_wait=self.explain_wait,
+                )
         except EmulationError as error:
             error.message = named(error.message, launch.buffers, launch.buffers_start)
             raise
@@ -628,7 +635,7 @@ def emulated_gpus(
     if devices is not None and clock is not None:
         raise LaunchError("time is predicted of one GPU: leave devices= out")
     others = {"devices=": devices is not None, "time=": clock}
-    check_schedules(schedule, settings.get("schedules"), others)
+    check_schedules(schedule, settings.get("schedules"), others, settings.get("explain_wait"))
     if not isinstance(schedule, Path):
         Schedule(schedule, settings.get("seed", 0))
     return [
@@ -656,6 +663,7 @@ def emulate(
     devices: int | None = None,
     schedule: str | Path = "eager",
     schedules: str | None = None,
+    explain_wait: str | None = None,
     seed: int = 0,
     observer: Observer | None = None,
     cuda_on_host: bool = False,
@@ -687,6 +695,9 @@ def emulate(
         schedules: "all": run each launch once, and say what that tells of every schedule: see
             `EmulatedGpu.verdicts`. One that breaks the kernel is raised (`BrokenSchedule`). Needs
             the eager schedule, and one GPU.
+        explain_wait: a line, ``kernel.py:31``: with schedules="all", the verdict of each launch
+            that has waits there says what they tell, and which of the kernel's waits and fences are
+            redundant.
         seed: the random schedule's.
         observer: told of what happens, such as a `Trace` or `Statistics`.
         cuda_on_host: let torch code that says ``device="cuda"`` work, on the host's memory.
@@ -720,8 +731,9 @@ def emulate(
 
     end_quietly()
     gpus = emulated_gpus(
-        arch, devices=devices, schedule=schedule, schedules=schedules, seed=seed, observer=observer,
-        idle=idle, buffers=buffers, max_steps=max_steps, timeout=timeout,
+        arch, devices=devices, schedule=schedule, schedules=schedules,
+        explain_wait=explain_wait, seed=seed, observer=observer, idle=idle, buffers=buffers,
+        max_steps=max_steps, timeout=timeout,
         check_layouts=check_layouts, check_races=check_races, check_empty=check_empty,
         check_views=check_views, strict=strict, check_unread=check_unread, time=time,
         values=values,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from triton_ext.emulator.clients.schedules.decide import decide
+from triton_ext.emulator.clients.schedules.explain import explained
+from triton_ext.emulator.clients.schedules.explanation import Place
 from triton_ext.emulator.clients.schedules.guide import Guided, Plan
 from triton_ext.emulator.clients.schedules.peeks import peeks
 from triton_ext.emulator.errors import LaunchError
@@ -15,18 +17,27 @@ from triton_ext.emulator.schedule.parallel import execute
 
 
 def check_schedules(
-    schedule: str | Path, schedules: str | None, others: Mapping[str, object]
+    schedule: str | Path,
+    schedules: str | None,
+    others: Mapping[str, object],
+    explain_wait: str | None = None,
 ) -> None:
     """Refuse what does not go together.
 
     Args:
+        explain_wait: the line whose waits are explained.
         others: further arguments by their names; those that are given (true) do not go with all.
 
     Raises:
-        LaunchError: all schedules are asked for and one is chosen, or another argument is given.
+        LaunchError: all schedules are asked for and one is chosen, or another argument is given; a
+            wait is to be explained, and they are not.
     """
     if schedules not in (None, "all"):
         raise LaunchError(f"schedules = {schedules!r}: must be 'all', or None for one")
+    if explain_wait is not None:
+        Place.parse(explain_wait)
+        if schedules is None:
+            raise LaunchError("explain_wait: needs schedules='all'")
     if schedules is None:
         return
     if schedule != "eager":
@@ -59,12 +70,23 @@ def scheduled(
     return Schedule(schedule, seed)
 
 
-def start(machine: Machine, *, every: bool = False, launches: int = 0) -> None:
+def start(
+    machine: Machine, *, every: bool = False, launches: int = 0, explain_wait: str | None = None
+) -> None:
     """Run a launch to its end, by its schedule, or to judge every one.
+
+    Args:
+        every: judge every one.
+        launches: how many launches of the program come before.
+        explain_wait: the line whose waits are explained, if every one is judged.
 
     Raises:
         EmulationError: what the kernel does wrong.
+        LaunchError: nothing at the line waits.
     """
+    if every and explain_wait is not None:
+        machine.verdict = explained(machine, execute, launches, Place.parse(explain_wait))
+        return
     if every:
         machine.verdict = decide(machine, execute, launches)
         return

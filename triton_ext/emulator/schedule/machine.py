@@ -189,7 +189,7 @@ class Machine:
         observer: told of everything that happens, or None.
         limits: how long it may take.
         steps, progress, multiprocessors, counts, values, tensor_maps, taken, fenced, failing,
-            global_order: see `triton_ext.emulator.state.block.Gpu`.
+            passing, global_order: see `triton_ext.emulator.state.block.Gpu`.
         pending: asynchronous operations that are issued, and not done.
         on_cluster: called when a cluster is done.
         changes: of global memory, and of what is under way, that another GPU could wait for.
@@ -224,6 +224,7 @@ class Machine:
     target: Target = field(init=False)
     verdict: Any = None
     failing: frozenset[int] = frozenset()
+    passing: frozenset[int] = frozenset()
     multiprocessors: int = field(init=False)
     fenced: bool = field(init=False)
     counts: list[int] = field(init=False)

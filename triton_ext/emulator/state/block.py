@@ -250,6 +250,7 @@ class Gpu(Protocol):
         taken: what was undefined and run as hardware runs it, by the rule's name.
         fenced: whether the program has tcgen05.fence.
         failing: the lines of ``mbarrier.try_wait`` that give up at once.
+        passing: the lines of waits for an mbarrier that do not wait.
         global_order: a `triton_ext.emulator.units.global_order.GlobalOrder`, or None.
     """
 
@@ -266,6 +267,7 @@ class Gpu(Protocol):
     taken: dict[str, Taken]
     fenced: bool
     failing: frozenset[int]
+    passing: frozenset[int]
 
     @property
     def observer(self) -> AccessObserver | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from triton_ext.emulator.clients.schedules.explanation import Explanation
 from triton_ext.emulator.clients.schedules.guide import Plan
 from triton_ext.emulator.errors import EmulationError
 from triton_ext.ptx.parse import Instruction
@@ -113,6 +114,7 @@ class Verdict:
             those where commits may stand in for each other ("loose"), doubts, and runs that
             followed one.
         seconds: that the run took, and all of it.
+        explained: what its waits are good for, if that was asked for.
     """
 
     kernel: str
@@ -123,6 +125,7 @@ class Verdict:
     assumed: Sequence[str]
     counted: dict[str, int]
     seconds: tuple[float, float]
+    explained: Explanation | None = None
 
     def as_object(self) -> dict[str, Any]:
         """As JSON's types."""
@@ -136,6 +139,8 @@ class Verdict:
             "seconds": {"run": self.seconds[0], "all": self.seconds[1]},
             "witness": None,
         }
+        if self.explained is not None:
+            found["explained"] = self.explained.as_object()
         if self.witness is not None:
             found["witness"] = {
                 "ends": self.witness.ends,
@@ -160,3 +165,5 @@ class Verdict:
             yield f"  in any order: {place(each)}: {each.opcode}"
         for text in self.assumed[len(ASSUMED) :]:
             yield f"  assumed: {text}"
+        if self.explained is not None:
+            yield from self.explained.lines()
