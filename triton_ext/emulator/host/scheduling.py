@@ -9,6 +9,7 @@ from triton_ext.emulator.clients.schedules.decide import decide
 from triton_ext.emulator.clients.schedules.explain import explained
 from triton_ext.emulator.clients.schedules.explanation import Place
 from triton_ext.emulator.clients.schedules.guide import Guided, Plan
+from triton_ext.emulator.clients.schedules.orders import Accesses, Choosing
 from triton_ext.emulator.clients.schedules.peeks import peeks
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.schedule.machine import Machine, Schedule
@@ -66,7 +67,9 @@ def scheduled(
     check_schedules(schedule, schedules, {})
     if isinstance(schedule, Path):
         plan = Plan.read(schedule)
-        return Guided(plan) if plan.launch == launches else Schedule()
+        if plan.launch != launches:
+            return Schedule()
+        return Choosing(plan.lines, plan.choices) if plan.lines else Guided(plan)
     return Schedule(schedule, seed)
 
 
@@ -90,8 +93,10 @@ def start(
     if every:
         machine.verdict = decide(machine, execute, launches)
         return
-    if isinstance(machine.schedule, Guided):
+    schedule = machine.schedule
+    if isinstance(schedule, (Guided, Choosing)):
+        told = schedule.recorder if isinstance(schedule, Guided) else Accesses(schedule)
         own = () if machine.observer is None else (machine.observer,)
-        machine.observer = combined([*own, machine.schedule.recorder])
+        machine.observer = combined([*own, told])
         machine.failing = peeks(machine.program)  # as when it was found
     execute(machine)

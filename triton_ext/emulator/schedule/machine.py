@@ -275,7 +275,7 @@ class Machine:
         resident = self._resident = []
         limit = max(1, self.multiprocessors // math.prod(self.launch.cluster))
         beside = min(limit, self.schedule.clusters)
-        self._shares = self.schedule.name == "random" and any(
+        self._shares = self.schedule.clusters > 1 and any(
             step.instruction.opcode.startswith("clusterlaunchcontrol.try_cancel")
             for step in self.program.steps
         )

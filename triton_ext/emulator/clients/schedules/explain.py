@@ -269,8 +269,8 @@ class _Teller(Observer):
                 f"phase{'s' if first != last else ''} {_range(first, last)} of {name}"
                 for name, (first, last) in self._barriers[at].items()
             ]
-            who = list(self._who[at])
-            yield Told(f"{at.opcode} at {place(at)}", who, barriers, times, parts[True],
+            waiters = list(self._who[at])
+            yield Told(f"{at.opcode} at {place(at)}", waiters, barriers, times, parts[True],
                        parts[False])  # fmt: skip
 
 

@@ -114,6 +114,7 @@ class Verdict:
             those where commits may stand in for each other ("loose"), doubts, and runs that
             followed one.
         seconds: that the run took, and all of it.
+        explored: what was tried of what depends on time; "" if there was nothing.
         explained: what its waits are good for, if that was asked for.
     """
 
@@ -125,6 +126,7 @@ class Verdict:
     assumed: Sequence[str]
     counted: dict[str, int]
     seconds: tuple[float, float]
+    explored: str = ""
     explained: Explanation | None = None
 
     def as_object(self) -> dict[str, Any]:
@@ -137,6 +139,7 @@ class Verdict:
             "assumed": list(self.assumed),
             "counted": self.counted,
             "seconds": {"run": self.seconds[0], "all": self.seconds[1]},
+            "explored": self.explored,
             "witness": None,
         }
         if self.explained is not None:
@@ -161,6 +164,8 @@ class Verdict:
             yield from self.witness.lines()
         for reason in self.reasons:
             yield f"  {reason}"
+        if self.explored:
+            yield f"  explored: {self.explored}"
         for each in self.unordered:
             yield f"  in any order: {place(each)}: {each.opcode}"
         for text in self.assumed[len(ASSUMED) :]:
