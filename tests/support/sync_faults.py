@@ -267,13 +267,33 @@ TUTORIALS: dict[str, list[tuple[int, Callable[[Any], Any]]]] = {
     "08-warp-specialization": [
         (100, lambda t: t.test_elementwise_add_warp_specialized(100, 192, 32, 64, 2, 2, 4)),
         (100, lambda t: t.test_matmul_warp_specialized(
-            208, 416, 304, 128, 128, 64, 3, 4, 4, t.t7.schedulers[0])),
+            208, 416, 304, 128, 256, 64, 3, 4, 4, t.t7.schedulers[0])),
+    ],
+    "09-tma-gather-scatter": [
+        (100, lambda t: t.test_async_gather(8, 16, 0, t.torch.bfloat16, 64, 64, None)),
+        (100, lambda t: t.test_async_scatter(8, 16, 0, t.torch.bfloat16, 64, 64, None)),
+        (100, lambda t: t.test_matmul_fused_gather_scatter(128, 128, 256, 128, 64, 64, 3)),
     ],
     "10-tcgen05-copy": [
         (100, lambda t: t.test_matmul_accumulate(256, 256, 448, 128, 64, 64, 3, t.torch.float16))
     ],
     "11-tcgen05-mma-scaled": [
         (100, lambda t: t.test_mma_scaled_tcgen05_copy(128, 128, 256, "mxfp8", "mxfp8", 128, 128))
+    ],
+    "12-cluster-launch-control": [
+        (100, lambda t: t.test_op(256, 512, 256, True)),
+        (100, lambda t: t.test_op(256, 512, 256, False)),
+    ],
+    "13-conv-im2col": [
+        (arch, lambda t: t.test_conv2d_tma_im2col(1, 16, 16, 64, 64, 3, 3, 1, 1))
+        for arch in (90, 100)
+    ],
+    "14-multicta": [
+        (100, lambda t: t.test_multicta_softmax_f32(16, 256)),
+        (100, lambda t: t.test_two_cta_tcgen05()),
+        (100, lambda t: t.test_tma_multicast_copy()),
+        (100, lambda t: t.test_tma_tcgen05()),
+        (100, lambda t: t.test_matmul_multicta()),
     ],
 }  # fmt: skip
 """By the name of the file: on which architecture which of its tests, made small."""

@@ -256,8 +256,8 @@ def _worst(question: _Question, lines: frozenset[int], explored: Explored) -> Wi
         return None
     decisions, ends = explored.broken
     steps = tuple(
-        f"cluster {each.chosen[0]}, block of rank {each.chosen[1]}, thread {each.chosen[2]} goes on:"
-        f" {each.at.opcode} at {place(each.at)}"
+        f"cluster {each.chosen[0]}, block of rank {each.chosen[1]}, thread {each.chosen[2]}:"
+        f" {each.at.opcode} at {place(each.at)} goes on"
         for each in decisions
     )
     name, choices = question.machine.program.kernel.name, tuple(each.chosen for each in decisions)
