@@ -160,7 +160,7 @@ def test_waits_are_redundant_as_by_brute_force():
     ("options", "words"),
     [
         ({"schedules": "all", "explain_wait": "kernel.py"}, "a file and a line"),
-        ({"schedules": "all", "explain_wait": "3"}, "nothing at PTX line 3 waits"),
+        ({"schedules": "all", "explain_wait": "3"}, "'3': nothing that waits"),
         ({"explain_wait": "kernel.py:3"}, "needs schedules='all'"),
     ],
 )

@@ -309,13 +309,21 @@ def run(
         with needing_kernels():
             import triton  # noqa: F401
     from triton_ext.emulator.clients.breakpoints import Stop, described
+    from triton_ext.emulator.clients.schedules.explanation import Place
     from triton_ext.emulator.clients.statistics import Statistics
     from triton_ext.emulator.clients.trace import Event, Trace, as_text
     from triton_ext.emulator.errors import EmulationError, UndefinedBehaviour
+    from triton_ext.emulator.host.scheduling import unexplained
     from triton_ext.emulator.schedule.machine import MAX_STEPS
     from triton_ext.emulator.schedule.observers import Observer, Observers
     from triton_ext.hardware.architecture import target_number
     from triton_ext.timeline.gpus import gpu_of
+
+    if explain_wait is not None:
+        try:
+            Place.parse(explain_wait)
+        except EmulationError as error:
+            raise click.BadParameter(str(error), param_hint="--explain-wait") from None
 
     def judged() -> None:
         """Say what is known of all schedules."""
@@ -326,6 +334,8 @@ def run(
                 plan = json.dumps(each.witness.plan.as_object(), indent=1)
                 witness.write_text(plan + "\n", encoding="utf-8")
                 say(f"{witness}: the schedule that breaks {each.kernel}", err=True)
+        if explain_wait is not None and (missing := unexplained(gpu.verdicts, explain_wait)):
+            say(missing, err=True)
 
     as_sarif, ending = form == "sarif", contextlib.ExitStack()
     if as_sarif:

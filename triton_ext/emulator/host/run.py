@@ -16,7 +16,12 @@ from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.reachable import tensor_memory
 from triton_ext.emulator.host.scalars import is_number, scalar_bytes
-from triton_ext.emulator.host.scheduling import check_schedules, scheduled, start
+from triton_ext.emulator.host.scheduling import (
+    check_schedules,
+    scheduled,
+    start,
+    unexplained,
+)
 from triton_ext.emulator.host.warned import warn_of
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine
@@ -389,4 +394,6 @@ def run_ptx(
         start(machine, every=schedules == "all", explain_wait=explain_wait)
     finally:
         warn_of(machine.taken.values())
+    if explain_wait is not None and (missing := unexplained([machine.verdict], explain_wait)):
+        raise LaunchError(missing)
     return machine

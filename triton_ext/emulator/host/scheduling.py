@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from triton_ext.emulator.clients.schedules.decide import decide
@@ -11,6 +11,7 @@ from triton_ext.emulator.clients.schedules.explanation import Place
 from triton_ext.emulator.clients.schedules.guide import Guided, Plan
 from triton_ext.emulator.clients.schedules.orders import Accesses, Choosing
 from triton_ext.emulator.clients.schedules.peeks import peeks
+from triton_ext.emulator.clients.schedules.verdict import Verdict
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.schedule.machine import Machine, Schedule
 from triton_ext.emulator.schedule.observers import combined
@@ -50,6 +51,13 @@ def check_schedules(
             raise LaunchError(f"schedules='all' judges one launch of one GPU: leave {name} out")
 
 
+def unexplained(verdicts: Sequence[Verdict], explain_wait: str) -> str:
+    """Says that no launch has executed a wait at a line; "" if one has, or is broken."""
+    if any(each.explained is not None or each.witness is not None for each in verdicts):
+        return ""
+    return f"explain_wait = {explain_wait!r}: nothing that waits, and no fence, was executed there"
+
+
 def scheduled(
     schedule: str | Path, seed: int = 0, schedules: str | None = None, launches: int = 0
 ) -> Schedule:
@@ -85,7 +93,6 @@ def start(
 
     Raises:
         EmulationError: what the kernel does wrong.
-        LaunchError: nothing at the line waits.
     """
     if every and explain_wait is not None:
         machine.verdict = explained(machine, execute, launches, Place.parse(explain_wait))

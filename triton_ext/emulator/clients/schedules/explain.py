@@ -26,7 +26,7 @@ from triton_ext.emulator.clients.schedules.verdict import PROVEN, WITNESS, Verdi
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.decode.register_fences import check_fences
 from triton_ext.emulator.decode.step import Step
-from triton_ext.emulator.errors import EmulationError, LaunchError, LimitReached
+from triton_ext.emulator.errors import EmulationError, LimitReached
 from triton_ext.emulator.schedule.machine import Limits, Machine
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
@@ -55,22 +55,18 @@ SECONDS = 120.0
 def explained(
     machine: Machine, run: Callable[[Machine], None], launch: int, asked: Place
 ) -> Verdict:
-    """As `decide`, with an explanation of the waits at a line.
+    """As `decide`, with an explanation of the waits and fences at a line, if any is executed.
 
     Raises:
         EmulationError: what the kernel does wrong.
-        LaunchError: nothing at the line waits.
     """
     memory, find = Memory(machine.launch.memory), machine.launch.memory.find
     verdict = decide(machine, run, launch)
-    if verdict.outcome == WITNESS:
+    groups = _synchronization(machine)
+    if verdict.outcome == WITNESS or not any(asked.has(_at(machine, each)) for each in groups):
         return verdict
     result = memory.now()
     teller = _Teller(asked)
-    groups = _synchronization(machine)
-    if not any(asked.has(machine.program.steps[each[0]].instruction) for each in groups):
-        line = f"{asked.file}:{asked.line}" if asked.file else f"PTX line {asked.line}"
-        raise LaunchError(f"explain_wait: nothing at {line} waits, or is a fence, and was executed")
     deadline = time.monotonic() + SECONDS
     found: list[Without] = []
     try:
