@@ -215,8 +215,8 @@ class Explored:
     def __str__(self) -> str:
         many = "every order" if self.complete else f"the first {self.orders} orders"
         return (
-            f"{many} of up to {self.decisions} operations that depend on time"
-            f" ({self.orders} runs): none ends in a fault or another result"
+            f"{many} of what depends on time (runs: {self.orders}; operations: at most"
+            f" {self.decisions}); none ends in a fault or another result"
         )
 
 
