@@ -152,6 +152,32 @@ def test_an_order_that_races_is_a_witness(tmp_path):
         judged(broken, 2, schedule=file)
 
 
+LANES = """
+  setp.ne.u32 %p2, %r1, 0; @%p2 bra READER;
+  add.u32 %r4, %r0, 7; mul.wide.u32 %rd4, %r0, 4; add.u64 %rd4, %rd4, %rd2;
+  st.global.b32 [%rd4], %r4;
+  SYNC
+  @!%p1 atom.global.gpu.acq_rel.add.u32 %r2, [%rd1], 1;
+  ret;
+READER:
+  @%p1 ret;
+  atom.global.gpu.acq_rel.add.u32 %r2, [%rd1], 1;
+  setp.ne.u32 %p3, %r2, 1; @%p3 ret;
+  ld.global.b32 %r3, [%rd2+16];
+  setp.eq.u32 %p3, %r3, 0; @%p3 st.global.b32 [%rd2+128], %r3;
+"""
+
+
+@pytest.mark.parametrize(
+    ("sync", "outcome"), [("bar.warp.sync -1;", "proven"), ("", "not decided")]
+)
+def test_one_lane_tells_of_all(monkeypatch, sync, outcome):
+    """Another lane of its warp may not have stored by then."""
+    monkeypatch.setattr(f"{__name__}.HEAD", HEAD.replace("@%p1 ret;", ""))
+    verdict, _, _ = judged(LANES.replace("SYNC", sync), 2, size=64, schedules="all")
+    assert verdict.outcome == outcome, "\n".join(verdict.lines())
+
+
 FLAG = """
   setp.ne.u32 %p2, %r1, 0; @%p2 bra READER;
   mov.u32 %r4, 7; st.global.b32 [%rd2+16], %r4;

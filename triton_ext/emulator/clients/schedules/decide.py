@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from triton_ext.emulator.clients.schedules.causality import Causality
-from triton_ext.emulator.clients.schedules.coverage import assumed, gaps, units
+from triton_ext.emulator.clients.schedules.coverage import FREE_ORDER, assumed, gaps, units
 from triton_ext.emulator.clients.schedules.guide import Guided, Plan, Point
 from triton_ext.emulator.clients.schedules.matching import Doubt, judged
 from triton_ext.emulator.clients.schedules.orders import (
@@ -148,15 +148,10 @@ class _Question:
             judged.cluster(each)
         if self.memory.now() != self.result:
             return "the result depends on the order"
-        inside = [each for each in gaps(machine, recorder) if not self.settled(each)]
+        inside = [each for each in gaps(machine, recorder) if each.text != FREE_ORDER]
         if judged.doubts or judged.reasons or inside:
             return "in another order, more is in doubt"
         return None
-
-    @staticmethod
-    def settled(reason: Reason) -> bool:
-        """Whether a reason is none once every order was run."""
-        return reason.at is not None and bool(ordered([reason.at]))
 
     def follow(self, plan: Plan) -> tuple[str, EmulationError | None] | None:
         """Run the kernel as a plan says: what it ends in; None if in the same result."""
@@ -225,7 +220,7 @@ def decide(
     lines = ordered(step.instruction for step in machine.program.steps)
     try:
         witness = _witness(question, judged.doubts, most_runs)
-        if witness is None and chance and most_runs and all(map(question.settled, missing)):
+        if witness is None and most_runs and _is_of_order(chance, missing):
             explored = explore(question.order, lines, lambda: time.monotonic() > deadline)
             witness = _worst(question, lines, explored)
     finally:
@@ -247,6 +242,17 @@ def decide(
         {**judged.sizes, "doubts": len(judged.doubts), "runs": question.runs},
         (took, time.monotonic() - began),
         "" if explored is None or witness is not None else _told(explored),
+    )
+
+
+def _is_of_order(chance: list[Reason], missing: list[Reason]) -> bool:
+    """Whether nothing is missing but what every order tells."""
+    lines = [each.at for each in chance if each.at is not None]
+    others = [each for each in missing if each.text not in {one.text for one in chance}]
+    return (
+        bool(chance)
+        and len(ordered(lines)) == len({each.line for each in lines})
+        and all(each.text == FREE_ORDER for each in others)
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.clients.schedules.skeleton import Barrier, Event, Skeleton
+from triton_ext.emulator.clients.schedules.timing import FENCES, ORDERING
 from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.schedule.observers import Observer, Run
 from triton_ext.emulator.state import lanes as lane_sets
@@ -168,6 +169,7 @@ class Recorder(Observer):
             for step in run.program.steps
             if (opcode := step.instruction.opcode).startswith(_BULK) and "_group" in opcode
         }
+        self._fences = any(step.instruction.opcode.startswith(FENCES) for step in run.program.steps)
         self._allocates = {
             id(step) for step in run.program.steps if step.instruction.opcode.startswith(_ORDERED)
         }
@@ -266,6 +268,10 @@ class Recorder(Observer):
             return
         if cta.instruction is not None and cta.instruction.opcode.startswith(_AS_ONE):
             return
+        if kind == "atomic" and cta.instruction is not None:
+            ordering = self._fences or any(part in cta.instruction.opcode for part in ORDERING)
+            if ordering:
+                self._orders(cta, lanes, cta.instruction)
         block = self.of(cta).block(cta)
         block.accessed[lanes] = True
         if block.behind[lanes].any():

@@ -26,6 +26,9 @@ _CLOCKS = re.compile(r"%(clock(64|_hi)?|globaltimer(_lo|_hi)?)\b")
 _ATOMICS = ("atom.",)
 UNORDERED = ("atom.", "red.", "cp.reduce.async", "multimem.red", "red.async")
 """Whose order among each other may be any."""
+ORDERING = (".acq", ".release")
+FENCES = ("fence.acq_rel", "fence.sc", "fence.acquire", "membar")
+"""By which an atomic operation orders other accesses: in its own opcode, or before it."""
 PURE = (
     "mov.", "selp.", "setp.", "not.", "and.", "or.", "xor.", "add.", "sub.", "mul.", "mad.", "shl.",
     "shr.", "cvt.", "nanosleep.", "bra",
