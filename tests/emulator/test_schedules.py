@@ -197,6 +197,14 @@ def test_another_observer_is_told_too():
     assert counted.done["cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"] == 5
 
 
+def test_another_observer_is_told_of_commits():
+    counted = Statistics()
+    program = next(each for each in PROGRAMS if each.name == "multicast commits, 2 laps")
+    machine, _ = run(program, schedules="all", observer=counted)
+    assert machine.verdict.outcome == "proven"
+    assert sum(n for opcode, n in counted.done.items() if opcode.startswith("tcgen05.commit")) == 4
+
+
 def test_lanes_that_are_not_in_step_prove_nothing():
     """All lanes store, and one arrives for them: with bar.warp.sync between, and without."""
     text = """

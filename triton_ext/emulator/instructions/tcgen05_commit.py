@@ -96,7 +96,7 @@ def _arrival(
             if cta.machine.observer is not None:
                 rank = address >> RANK_SHIFT
                 cta.machine.observer.brings(cta, rank, barrier, barrier.phase)
-                cta.machine.observer.counts(barrier, "arrive", clock=clock)
+                cta.machine.observer.counts(barrier, "arrive", None, 1, clock)
             barrier.arrive(1, clock)
         cta.machine.progress += 1
 

@@ -17,7 +17,7 @@ _POLLS = (
     "reads a flag that others may write at any time",
 )
 _CHANCE = (
-    (("clusterlaunchcontrol.",), "takes whichever tile is left (cluster launch control)"),
+    (("clusterlaunchcontrol.try_cancel",), "takes whichever tile is left (cluster launch control)"),
     (("activemask",), "asks which lanes happen to be together"),
     (("mbarrier.pending_count",), "asks how many arrivals are missing at that moment"),
     (("multimem.ld_reduce",), "reads what several GPUs may write at any time"),
