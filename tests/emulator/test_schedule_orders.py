@@ -124,6 +124,50 @@ def test_the_bound_is_named():
     assert verdict.as_object()["explored"] == verdict.explored
 
 
+TILES = """
+  .reg .b128 %q0; .reg .b32 %r5, %r6, %r7;
+  .shared .align 16 .b8 answer[16]; .shared .align 8 .b8 bar[8];
+  mbarrier.init.shared::cta.b64 [bar], 1;
+  fence.mbarrier_init.release.cluster;
+  fence.proxy.async.shared::cta;
+  mov.u32 %r5, 0;
+NEXT:
+  mul.wide.u32 %rd3, %r1, 4; add.u64 %rd3, %rd3, %rd2;
+  st.global.b32 [%rd3], VALUE;
+  mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 16;
+  clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128
+      [answer], [bar];
+ANSWER:
+  mbarrier.try_wait.parity.shared::cta.b64 %p2, [bar], %r5;
+  @!%p2 bra ANSWER;
+  xor.b32 %r5, %r5, 1;
+  ld.shared.b128 %q0, [answer];
+  fence.proxy.async.shared::cta;
+  clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p3, %q0;
+  @!%p3 ret;
+  clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 %r1, %q0;
+  bra NEXT;
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [("%r1", "every order"), ("%ctaid.x", "the result depends on the order")]
+)
+def test_tiles_that_are_taken_are_explored(monkeypatch, value, said):
+    """What a block stores is the tile, or who took it."""
+    monkeypatch.setattr(f"{__name__}.HEAD", HEAD.replace("sm_90a", "sm_100a"))
+    if value != "%r1":
+        value, move = "%r6", "  mov.u32 %r6, %ctaid.x;\nNEXT:"
+    else:
+        move = "NEXT:"
+    text = TILES.replace("NEXT:", move, 1).replace("VALUE", value)
+    verdict, _, y = judged(text, 4, schedules="all")
+    assert y[3] in (0, 3)
+    assert verdict.outcome == "not decided"
+    assert "whichever tile is left" in str(verdict.reasons[0])
+    assert said in verdict.explored
+
+
 COMES_SECOND = """
   setp.ne.u32 %p2, %r1, 0; @%p2 bra READER;
   mov.u32 %r4, 7; st.global.b32 [%rd2+16], %r4;

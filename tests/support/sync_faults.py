@@ -281,8 +281,8 @@ TUTORIALS: dict[str, list[tuple[int, Callable[[Any], Any]]]] = {
         (100, lambda t: t.test_mma_scaled_tcgen05_copy(128, 128, 256, "mxfp8", "mxfp8", 128, 128))
     ],
     "12-cluster-launch-control": [
-        (100, lambda t: t.test_op(256, 512, 256, True)),
-        (100, lambda t: t.test_op(256, 512, 256, False)),
+        (100, lambda t: t.test_op(512, 512, 256, True)),
+        (100, lambda t: t.test_op(512, 512, 256, False)),
     ],
     "13-conv-im2col": [
         (arch, lambda t: t.test_conv2d_tma_im2col(1, 16, 16, 64, 64, 3, 3, 1, 1))
