@@ -240,6 +240,13 @@ PROGRAMS = [
         (("M", "b", (0, 1)), ("A", "c@1"), ("M", "b", (0, 1)), ("K",)),
         (("W", "x@1", 1), ("T", "c@1", 0), ("M", "b", (1,)), ("K",)),
         (("T", "b@1", 0), ("R", "x@1"), ("K",))), {"b": 2, "c": 1}, (0, 1, 1)),
+    Program("two commits from afar, the second for no reason", (
+        (("M", "b", (1,)), ("T", "c@0", 0), ("M", "b", (1,)), ("K",)),
+        (("W", "x@1", 1), ("M", "b", (1,)), ("T", "d@1", 0), ("M", "b", (1,)), ("T", "b@1", 1),
+         ("K",)),
+        (("A", "c@0"), ("K",)),
+        (("T", "b@1", 0), ("R", "x@1"), ("A", "d@1"), ("K",))),
+        {"b": 2, "c": 1, "d": 1}, (0, 1, 1, 1)),
     # proxies
     _proxies("a fence before the arrival", "WFA", "TO"),
     _proxies("a fence behind the wait", "WA", "TFO"),

@@ -14,8 +14,9 @@ import numpy as np
 from triton_ext.emulator.clients.schedules.causality import COUNTED, Causality, Vector
 from triton_ext.emulator.clients.schedules.skeleton import Operation, Skeleton
 
-ARRIVES, EARLY, LATE, BYTES, GONE, ORDER = (
+ARRIVES, INSTEAD, EARLY, LATE, BYTES, GONE, ORDER = (
     "an arrival may count for an earlier phase",
+    "an arrival may come after one of the next phase",
     "a wait may pass one lap early",
     "a wait may miss its phase",
     "a phase may complete before its bytes are expected",
@@ -134,6 +135,9 @@ def _early_arrival(order: Causality, operation: Operation) -> Iterator[Doubt]:
         return
     if barrier not in order.loose or not order.says_no_less(operation, barrier, phase - 1):
         yield Doubt(ARRIVES, operation, order.before[operation.number], operation)
+        for other in order.counted[barrier, phase - 1]:
+            if other.event.warp != operation.event.warp and not order.precedes(other, operation):
+                yield Doubt(INSTEAD, other, None, operation)
 
 
 def _before_an_arrival(order: Causality, operation: Operation) -> bool:
