@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from sites import ROOT
 
 pytest.importorskip("triton")
 
@@ -42,6 +43,8 @@ assert (x == 300).all()
         (["--timeline", "none/out.html"], "there is no folder none"),
         (["--schedule", "none.json"], "'none.json' is no schedule"),
         (["--witness", "w.json"], "--witness cannot be used without --all-schedules"),
+        (["--explain-wait", "k.py:3"], "--explain-wait cannot be used without --all-schedules"),
+        (["--all-schedules", "--explain-wait", "k.py"], "must be a file and a line"),
         (["--all-schedules", "--time"], "--time cannot be used with --all-schedules"),
         (["--all-schedules", "--schedule", "lazy"], "--schedule lazy cannot be used with"),
         (["--trace-file", "none/out.jsonl"], "none/out.jsonl: No such file or directory"),
@@ -62,6 +65,24 @@ def test_all_schedules_are_judged(tmp_path, monkeypatch):
     done = CliRunner().invoke(main, ["run", "--all-schedules", "script.py"])
     assert done.exit_code == 0
     assert "count: proven for all schedules" in done.stderr
+
+
+def test_a_wait_is_explained(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    text = (ROOT / "examples/blackwell_matmul.py").read_text(encoding="utf-8")
+    (tmp_path / "matmul.py").write_text(text)
+    line = text[: text.index("mbarrier.wait(full")].count("\n") + 1
+    command = ["run", "--all-schedules", "--explain-wait", f"matmul.py:{line}", "matmul.py"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0
+    assert "it makes visible: cp.async.bulk.tensor.2d" in done.stderr
+    assert f"needed: mbarrier.try_wait.parity.shared::cta.b64 at matmul.py:{line}" in done.stderr
+    assert "redundant: bar.sync" in done.stderr
+    command[3] = "matmul.py:1"
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0
+    assert "'matmul.py:1': nothing that waits" in done.stderr
 
 
 def test_a_pipe_is_no_script(tmp_path):

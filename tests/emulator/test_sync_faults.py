@@ -49,7 +49,8 @@ def test_a_seed_is_one_change_of_the_text():
     changed = {each.kind: each.of(ptx) for each in seeds(ptx)}
     assert set(changed) == {
         "arrival count", "mbarrier wait dropped", "wrong phase", "arrival dropped",
-        "stage freed early", "cp.async.bulk.wait_group dropped", "wait_group one too many",
+        "stage freed early", "constant phase", "cp.async.bulk.wait_group dropped",
+        "wait_group one too many",
     }  # fmt: skip
     assert "@%p1 mbarrier.init.shared::cta.b64 [%r1], 1+1;" in changed["arrival count"]
     assert "wait_group.read 1;" in changed["wait_group one too many"]

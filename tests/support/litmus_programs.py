@@ -78,6 +78,42 @@ def _hand_over(name: str, threads: int, sync: list[tuple[int, Op]]) -> Program:
     return Program(name, tuple(map(tuple, ops)), dict.fromkeys(sorted(used), 1))
 
 
+def _commits(
+    name: str, *, laps: int, waits: tuple[bool, bool] = (True, True), reads: bool = True,
+    blocks: int = 2,
+) -> Program:  # fmt: skip
+    """Blocks whose commits free a stage in all of them, lap after lap.
+
+    Args:
+        waits: whether block 0, and whether the others, wait for each lap.
+        reads: whether each block reads its stage before it commits, and block 0 writes it again.
+    """
+    every = tuple(range(blocks))
+    threads = []
+    for rank in range(blocks):
+        ops: list[Op] = [("W", f"x@{rank}", rank)] if reads else []
+        for lap in range(laps):
+            ops += [("R", f"x@{rank}")] if reads else []
+            ops.append(("M", "b", every))
+            if waits[rank > 0]:
+                ops.append(("T", f"b@{rank}", lap & 1))
+            if reads and lap + 1 < laps and not rank:
+                ops += [("W", f"x@{other}", 10 * lap) for other in every]
+                ops += [("A", f"full@{other}") for other in every[1:]]
+            elif reads and lap + 1 < laps:
+                ops.append(("T", f"full@{rank}", lap & 1))
+        threads.append((*ops, ("K",)))
+    return Program(name, tuple(threads), {"b": blocks, "full": 1}, every)
+
+
+def _proxies(name: str, writer: str, reader: str) -> Program:
+    """A thread stores, and another one has a copy read it; where are the fences?"""
+    fences = {"F": ("F",), "W": ("W", "x", 5), "A": ("A", "b"), "T": ("T", "b", 0), "O": ("O", "x"),
+              "S": ("S", 1, 2), "R": ("R", "x")}  # fmt: skip
+    threads = tuple(tuple(fences[each] for each in ops) for ops in (writer, reader))
+    return Program(name, (*threads, (("F",),)), {"b": 1})
+
+
 W, R, A, T = ("W", "x", 5), ("R", "x"), ("A", "b"), ("T", "b", 0)
 PROGRAMS = [
     # message passing
@@ -173,7 +209,96 @@ PROGRAMS = [
         (("W", "x@1", 3), ("A", "b@1"), ("W", "x@1", 4), ("A", "b@1"), ("K",)),
         (("T", "b@1", 0), ("R", "x@1"), ("A", "c@0"), ("T", "b@1", 1), ("R", "x@1"), ("K",))),
         {"b": 1, "c": 1}, (0, 1)),
+    # signals of commits
+    Program("a commit", ((W, ("M", "b", (0,))), (T, R)), {"b": 1}),
+    Program("two commits, one wait", ((W, ("M", "b", (0,)), ("M", "b", (0,))), (T, R)), {"b": 1}),
+    Program("two commits for one phase", ((W, ("M", "b", (0,)), ("M", "b", (0,))), (T, R)),
+            {"b": 2}),
+    Program("a commit and an arrival", ((W, ("M", "b", (0,))), (A, T, R)), {"b": 2}),
+    Program("the phase of the commit before", (
+        (W, ("M", "b", (0,)), ("T", "c", 0), ("W", "x", 6), ("M", "b", (0,))),
+        (T, R, ("A", "c"), T, R)), {"b": 1, "c": 1}),
+    Program("the phase of each commit", (
+        (W, ("M", "b", (0,)), ("T", "c", 0), ("W", "x", 6), ("M", "b", (0,))),
+        (T, R, ("A", "c"), ("T", "b", 1), R)), {"b": 1, "c": 1}),
+    _commits("a multicast commit", laps=1), _commits("multicast commits, 2 laps", laps=2),
+    _commits("multicast commits, 3 laps", laps=3),
+    _commits("multicast commits of 3 blocks, 2 laps", laps=2, blocks=3, reads=False),
+    _commits("multicast commits, no memory, 3 laps", laps=3, reads=False),
+    _commits("multicast commits, block 0 does not wait", laps=2, waits=(False, True)),
+    _commits("multicast commits, block 1 does not wait", laps=2, waits=(True, False)),
+    _commits("multicast commits, nobody waits", laps=2, waits=(False, False)),
+    Program("a multicast commit of one block", (
+        (("W", "x@0", 1), ("M", "b", (0, 1)), ("T", "b@0", 0), ("K",)),
+        (("T", "b@1", 0), ("R", "x@0"), ("K",))), {"b": 1}, (0, 1)),
+    Program("a multicast commit, the other block has ended", (
+        (("M", "b", (0, 1)), ("T", "b@0", 0)), (("W", "y@1", 1),)), {"b": 1}, (0, 1)),
+    Program("a commit to the other block alone", (
+        (("W", "x@1", 1), ("M", "b", (1,)), ("K",)), (("T", "b@1", 0), ("R", "x@1"), ("K",))),
+        {"b": 1}, (0, 1)),
+    Program("who commits knows less than the others", (
+        (("M", "b", (0, 1)), ("A", "c@1"), ("M", "b", (0, 1)), ("K",)),
+        (("W", "x@1", 1), ("T", "c@1", 0), ("M", "b", (1,)), ("K",)),
+        (("T", "b@1", 0), ("R", "x@1"), ("K",))), {"b": 2, "c": 1}, (0, 1, 1)),
+    Program("two commits from afar, the second for no reason", (
+        (("M", "b", (1,)), ("T", "c@0", 0), ("M", "b", (1,)), ("K",)),
+        (("W", "x@1", 1), ("M", "b", (1,)), ("T", "d@1", 0), ("M", "b", (1,)), ("T", "b@1", 1),
+         ("K",)),
+        (("A", "c@0"), ("K",)),
+        (("T", "b@1", 0), ("R", "x@1"), ("A", "d@1"), ("K",))),
+        {"b": 2, "c": 1, "d": 1}, (0, 1, 1, 1)),
+    # proxies
+    _proxies("a fence before the arrival", "WFA", "TO"),
+    _proxies("a fence behind the wait", "WA", "TFO"),
+    _proxies("a fence before the store", "FWA", "TO"),
+    _proxies("a fence before the wait", "WA", "FTO"),
+    _proxies("no fence in either", "WA", "TO"),
+    _proxies("a fence behind the arrival", "WAF", "TO"),
+    _proxies("a fence and no order", "WF", "O"),
+    _proxies("a fence before bar.sync", "WFS", "SO"),
+    _proxies("no fence before bar.sync", "WS", "SO"),
+    _proxies("a load needs no fence", "WA", "TR"),
+    # relaxed
+    Program("a relaxed arrival", ((W, ("AR", "b")), (T, R)), {"b": 1}),
+    Program("a relaxed arrival, then one that is not",
+            ((W, ("AR", "b"), ("A", "c")), (T, ("T", "c", 0), R)), {"b": 1, "c": 1}),
+    Program("a relaxed arrival that tells nothing", ((("AR", "b"),), (T, W, R)), {"b": 1}),
+    Program("the cluster's barrier, relaxed", ((("W", "x@1", 3), ("KR",), ("K",)),
+                                               (("KR",), ("R", "x@1"), ("K",))), {}, (0, 1)),
+    Program("the cluster's barrier, relaxed and then not", (
+        (("W", "x@1", 3), ("KR",), ("K",), ("K",)), (("KR",), ("K",), ("R", "x@1"), ("K",))), {},
+        (0, 1)),
+    Program("the cluster's barrier, relaxed, before all", (
+        (("KR",), ("W", "x@1", 3), ("K",)), (("KR",), ("K",), ("R", "x@1"))), {}, (0, 1)),
+    # exits
+    Program("a block ends while the other one stores", (
+        (("W", "x@1", 3), ("A", "b@1")), (("T", "b@1", 0), ("R", "x@1"))), {"b": 1}, (0, 1)),
+    Program("a relaxed barrier before the end is enough", (
+        (("W", "x@1", 3), ("K",), ("KR",)), (("K",), ("R", "x@1"), ("KR",))), {}, (0, 1)),
+    Program("a block ends under a copy for it", (
+        (("AE", "b@1", 1), ("C", "b@1", "x@1", 4)), (("W", "y@1", 1),)), {"b": 1}, (0, 1)),
 ]  # fmt: skip
+
+
+def drawn_commits(seed: int) -> Program:
+    """Two blocks, or three, that commit to each other, at random."""
+    pick = random.Random(seed)
+    blocks = pick.choice((2, 2, 2, 3))
+    every = tuple(range(blocks))
+    laps = pick.choice((1, 2, 2, 3)) if blocks == 2 else 1
+    reader = pick.randrange(blocks)
+    threads = []
+    for rank in range(blocks):
+        ops: list[Op] = []
+        for lap in range(laps):
+            if rank == reader and pick.random() < 0.6:
+                ops.append(("W", f"x@{rank}", lap))
+            ops.append(("M", "b", every))
+            ops += [("T", f"b@{rank}", lap & 1)] if pick.random() < 0.8 else []
+            if pick.random() < 0.2:
+                ops.append(("R", f"x@{reader}"))
+        threads.append((*ops, ("K",)))
+    return Program(f"commits {seed}", tuple(threads), {"b": blocks}, every)
 
 
 def drawn(seed: int) -> Program:

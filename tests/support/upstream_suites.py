@@ -88,9 +88,8 @@ def pytest_configure(config: pytest.Config) -> None:
     views = job["suite"] != "kernels"
     if job["suite"] == "consan":
         judge_here()
-    gpu = triton_ext.emulate(
-        job["arch"], schedule=job["schedule"], cuda_on_host=True, check_views=views
-    )
+    schedule = {"schedules": "all"} if job["schedule"] == "all" else {"schedule": job["schedule"]}
+    gpu = triton_ext.emulate(job["arch"], cuda_on_host=True, check_views=views, **schedule)
     config.add_cleanup(lambda: gpu.__exit__(None, None, None))
     config.pluginmanager.register(_Runner(job, gpu.__enter__()))
 
@@ -133,6 +132,7 @@ class _Runner:
         torch.manual_seed(0)
         VERDICTS.clear()
         self.began, self.launches = time.monotonic(), self.gpu.launches
+        self.gpu.verdicts.clear()
         signal.signal(signal.SIGALRM, _stop)
         signal.alarm(self.job["limit"])
         try:
@@ -155,7 +155,8 @@ class _Runner:
             seconds = round(time.monotonic() - self.began, 1)
             said = said if len(said) < 400 else f"{said[:200]} ... {said[-200:]}"
             self.note(test=item.nodeid, kind=kind, said=said, seconds=seconds,
-                      verdicts=[vars(each) for each in VERDICTS])  # fmt: skip
+                      verdicts=[vars(each) for each in VERDICTS],
+                      outcomes=[each.outcome for each in self.gpu.verdicts])  # fmt: skip
         return report
 
 
@@ -362,7 +363,7 @@ def main() -> int:
     parser.add_argument("--arch", nargs="*", default=["sm_90", "sm_100"])
     parser.add_argument("--sample", type=int, default=300, help="tests of each; 0: all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--schedule", default="eager")
+    parser.add_argument("--schedule", default="eager", help="eager, lazy, random, or all")
     parser.add_argument("--only", default="", help="an expression of pytest's -k")
     parser.add_argument("--limit", type=int, default=60, help="seconds of a test")
     parser.add_argument("--folder", type=Path, default=CHECKOUT / "build/upstream")
@@ -384,16 +385,21 @@ def main() -> int:
         return 0
     rows, told, bad = [], [], False
     for suite in options.suite:
+        outcomes: Counter[str] = Counter()
         for arch in options.arch:
             lines = run(tests, suite, arch, options)
             rows.append(row(suite, arch, lines))
             for each in lines:
                 if "file" in each:
                     told.append(f"{arch} {each['file']} is not imported: {each['said']}")
-                elif "test" in each and each["kind"] not in list(CLASSES)[:3]:
+                if "test" in each and each["kind"] == "passed":
+                    outcomes.update(each["outcomes"] or ["fault"])
+                if "test" in each and each["kind"] not in list(CLASSES)[:3]:
                     why = settled(each)
                     bad |= each["kind"] in OURS and not why
                     told.append(f"{arch} {each['kind']}: {each['test']}: {why or each['said']}")
+        if options.schedule == "all":
+            told.append(f"{suite}, all schedules: {dict(outcomes)}")
     print("\n".join(told))
     print(f"\nseed {options.seed}\n\n| suite | GPU | all | run | {' | '.join(CLASSES.values())} |")
     print("\n".join(["| --- | --- |" + " ---: |" * (len(CLASSES) + 2), *rows]))

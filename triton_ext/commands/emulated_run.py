@@ -31,6 +31,7 @@ from triton_ext.emulator.clients.trace import Event, Trace, as_text
 from triton_ext.emulator.errors import EmulationError, UndefinedBehaviour
 from triton_ext.emulator.host.emulate import emulate, emulated_gpus
 from triton_ext.emulator.host.gpu import EmulatedGpu
+from triton_ext.emulator.host.scheduling import unexplained
 from triton_ext.emulator.schedule.observers import Observer, Observers
 from triton_ext.errors import PassError
 from triton_ext.findings import Finding, annotate
@@ -168,6 +169,9 @@ class EmulatedRun:
                 plan = json.dumps(each.witness.plan.as_object(), indent=1)
                 witness.write_text(plan + "\n", encoding="utf-8")
                 say(f"{witness}: the schedule that breaks {each.kernel}", err=True)
+        line = self.schedules.explain_wait
+        if line is not None and (missing := unexplained(gpu.verdicts, line)):
+            say(missing, err=True)
 
     def _found(self, gpu: EmulatedGpu, findings: list[Finding], *, completed: bool = True) -> None:
         """Annotate what was found, and write the log of it."""

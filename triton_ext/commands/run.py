@@ -66,6 +66,12 @@ def _schedule(text: str) -> str | Path:
     metavar="FILE",
     help="With --all-schedules: write the schedule that breaks a kernel there, for --schedule.",
 )
+@click.option(
+    "--explain-wait",
+    metavar="LINE",
+    help="With --all-schedules: what the waits at a line (matmul.py:31) tell, and which waits and"
+    " fences of the kernel are redundant.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random schedule.")
 @click.option(
     "--max-steps",
@@ -188,6 +194,7 @@ def run(
     schedule: str | Path,
     all_schedules: bool,
     witness: Path | None,
+    explain_wait: str | None,
     max_steps: int | None,
     trace: bool,
     trace_file: Path | None,
@@ -222,6 +229,7 @@ def run(
       triton-ext run --stats --format json matmul.py
       triton-ext run --all-schedules --witness broken.json matmul.py
       triton-ext run --schedule broken.json matmul.py
+      triton-ext run --all-schedules --explain-wait matmul.py:31 matmul.py
       triton-ext run --emulate sm_100 --format sarif matmul.py > matmul.sarif
       triton-ext run --emulate sm_90 --time --timeline matmul.html matmul.py
       triton-ext run --emulate sm_100 kernel.cu 512
@@ -232,7 +240,7 @@ def run(
     prediction = Prediction(time, gpu_name, warm, timeline, not no_values)
     stops = Stops(break_at, hits)
     tracing = Tracing(trace, trace_file, only, block)
-    schedules = Schedules(schedule, all_schedules, witness, options["seed"])
+    schedules = Schedules(schedule, all_schedules, witness, explain_wait, options["seed"])
     prediction.check()
     stops.check()
     tracing.check()
@@ -252,6 +260,7 @@ def run(
     settings = {
         "schedule": schedule,
         "schedules": "all" if all_schedules else None,
+        "explain_wait": explain_wait,
         "max_steps": max_steps or MAX_STEPS,
         "time": model,
         "values": not no_values,

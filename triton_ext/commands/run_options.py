@@ -99,12 +99,14 @@ class Schedules:
         name: a schedule, or a witness's file.
         every: each launch is judged for all of them.
         witness: a file for the schedule that breaks a kernel, or None.
+        explain_wait: the line whose waits are explained, or None.
         seed: the random one's.
     """
 
     name: str | Path
     every: bool
     witness: Path | None
+    explain_wait: str | None
     seed: int
 
     def check(self, prediction: Prediction) -> None:
@@ -116,7 +118,19 @@ class Schedules:
             chosen = {f"--schedule {self.name}": self.name != "eager", "--time": prediction.wanted}
             refuse(chosen, "with --all-schedules, which judges by the eager one")
         else:
-            refuse({"--witness": self.witness is not None}, "without --all-schedules")
+            chosen = {
+                "--witness": self.witness is not None,
+                "--explain-wait": self.explain_wait is not None,
+            }
+            refuse(chosen, "without --all-schedules")
         if prediction.wanted and self.name != "eager":
             why = "time is predicted with the eager one alone"
             raise click.UsageError(f"--schedule {self.name}: {why}")
+        if self.explain_wait is not None:
+            from triton_ext.emulator.clients.schedules.explanation import Place
+            from triton_ext.emulator.errors import EmulationError
+
+            try:
+                Place.parse(self.explain_wait)
+            except EmulationError as error:
+                raise click.BadParameter(str(error), param_hint="--explain-wait") from None

@@ -102,8 +102,8 @@ _statistics = _blackwell(
 )  # fmt: skip
 _REFILL = "\n".join([expect_bytes(6144, 1), bulk_load(6144, 0, 1)])
 _stages = _blackwell(
-    init(1, 1), ALLOCATE, expect_bytes(6144, 1), bulk_load(6144, 0, 1), wait("FULL", 0, 1),
-    OPERANDS, tcgen05_mma(), COMMIT, wait("DONE"), _REFILL,
+    ALLOCATE, init(1, 1), expect_bytes(6144, 1), bulk_load(6144, 0, 1), wait("FULL", 0, 1),
+    OPERANDS, tcgen05_mma(), COMMIT, wait("DONE"), BLOCK, _REFILL,
     wait("AGAIN", 1, 1), tcgen05_mma(1), COMMIT, wait("SUMMED", 1), AFTER, LOAD_SUMS, LOADED,
     TENSOR_SUMS_OUT, *_FREED, parameters="out source",
 )  # fmt: skip
@@ -208,7 +208,8 @@ EXHIBITS = [
         "and on Blackwell.",
         "Triton's Gluon tutorial on im2col has one buffer for A and one for B. Its loop starts "
         "both copies of the next step, waits for them, and only then for the last product.",
-        _stages, instead(_stages, (f"{wait('DONE')}\n{_REFILL}", f"{_REFILL}\n{wait('DONE')}")),
+        _stages, instead(_stages, (f"{wait('DONE')}\n{BLOCK}\n{_REFILL}",
+                           f"{_REFILL}\n{wait('DONE')}\n{BLOCK}")),
         _sums_of_a_source, SynchronizationFault, "may still be read by the tensor core unit",
     ),
 ]  # fmt: skip

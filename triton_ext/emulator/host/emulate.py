@@ -52,7 +52,7 @@ def emulated_gpus(
     if devices is not None and clock is not None:
         raise LaunchError("time is predicted of one GPU: leave devices= out")
     others = {"devices=": devices is not None, "time=": clock}
-    check_schedules(schedule, settings.get("schedules"), others)
+    check_schedules(schedule, settings.get("schedules"), others, settings.get("explain_wait"))
     if not isinstance(schedule, Path):
         Schedule(schedule, settings.get("seed", 0))
     checks = Checks.taken_from(settings)
@@ -81,6 +81,7 @@ def emulate(
     devices: int | None = None,
     schedule: str | Path = "eager",
     schedules: str | None = None,
+    explain_wait: str | None = None,
     seed: int = 0,
     observer: Observer | None = None,
     cuda_on_host: bool = False,
@@ -112,6 +113,9 @@ def emulate(
         schedules: "all": run each launch once, and say what that tells of every schedule: see
             `EmulatedGpu.verdicts`. One that breaks the kernel is raised (`BrokenSchedule`). Needs
             the eager schedule, and one GPU.
+        explain_wait: a line, ``kernel.py:31``: with schedules="all", the verdict of each launch
+            that has waits there says what they tell, and which of the kernel's waits and fences are
+            redundant.
         seed: the random schedule's.
         observer: told of what happens, such as a `Trace` or `Statistics`.
         cuda_on_host: let torch code that says ``device="cuda"`` work, on the host's memory.
@@ -145,7 +149,8 @@ def emulate(
 
     end_quietly()
     gpus = emulated_gpus(
-        arch, devices=devices, schedule=schedule, schedules=schedules, seed=seed, observer=observer,
+        arch, devices=devices, schedule=schedule, schedules=schedules,
+        explain_wait=explain_wait, seed=seed, observer=observer,
         idle=idle, buffers=buffers, max_steps=max_steps, timeout=timeout,
         check_layouts=check_layouts, check_races=check_races, check_empty=check_empty,
         check_views=check_views, strict=strict, check_unread=check_unread, time=time,

@@ -37,6 +37,7 @@ class EmulatedGpu:
         arch: the compute capability, times ten: 90, 100, 120.
         schedule: "eager", "lazy" or "random": when asynchronous work is done; or a witness's file.
         schedules: "all": every schedule is judged, by the eager one.
+        explain_wait: the line whose waits are explained then.
         seed: the random schedule's.
         observer: told of what happens.
         idle: kernels are compiled, and counted, but do not run.
@@ -63,6 +64,7 @@ class EmulatedGpu:
     limits: Limits = field(default_factory=Limits)
     checks: Checks = DEFAULT_CHECKS
     schedules: str | None = None
+    explain_wait: str | None = None
     launches: int = 0
     steps: int = 0
     verdicts: list[Verdict] = field(default_factory=list)
@@ -129,7 +131,12 @@ class EmulatedGpu:
             if self.peers is not None:
                 self.peers.execute(self.device, machine)
             else:
-                start(machine, every=self.schedules == "all", launches=number)
+                start(
+                    machine,
+                    every=self.schedules == "all",
+                    launches=number,
+                    explain_wait=self.explain_wait,
+                )
         except EmulationError as error:
             error.message = named(error.message, launch.buffers, launch.buffers_start)
             if program.of_cuda:

@@ -16,7 +16,12 @@ from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.reachable import tensor_memory
 from triton_ext.emulator.host.scalars import is_number, scalar_bytes
-from triton_ext.emulator.host.scheduling import scheduled, start
+from triton_ext.emulator.host.scheduling import (
+    check_schedules,
+    scheduled,
+    start,
+    unexplained,
+)
 from triton_ext.emulator.host.warned import warn_of
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine
@@ -309,6 +314,7 @@ def run_ptx(
     strict: bool = False,
     check_unread: bool = False,
     schedules: str | None = None,
+    explain_wait: str | None = None,
 ) -> Machine:
     """Run a kernel of a PTX module on the emulated GPU, until all of its blocks are done.
 
@@ -345,6 +351,9 @@ def run_ptx(
             copy overwrites it (`UnreadCopy`). Off by default: kernels load more than they use.
         schedules: "all": say of every schedule what this run tells: `verdict` of what is returned
             is a `triton_ext.emulator.clients.schedules.verdict.Verdict`. Needs the eager schedule.
+        explain_wait: a line, ``kernel.py:31`` or ``31`` of the PTX: with schedules="all", say what
+            its waits tell, and which waits and fences of the kernel are redundant
+            (`Verdict.explained`).
 
     Returns:
         The machine, as it stands at the end.
@@ -355,6 +364,7 @@ def run_ptx(
             what the kernel does wrong: see `triton_ext.emulator.errors`.
     """
     limits = Limits(max_steps, timeout)
+    check_schedules(schedule, schedules, {}, explain_wait)
     if kernel is not None and not isinstance(kernel, str):
         raise LaunchError(f"kernel = {kernel!r}: must be the name of an entry, or None")
     program = decode(parse_ptx(ptx), kernel)
@@ -372,7 +382,9 @@ def run_ptx(
     )
     machine = Machine(program, launch, scheduled(schedule, seed, schedules), observer, limits)
     try:
-        start(machine, every=schedules == "all")
+        start(machine, every=schedules == "all", explain_wait=explain_wait)
     finally:
         warn_of(machine.taken.values())
+    if explain_wait is not None and (missing := unexplained([machine.verdict], explain_wait)):
+        raise LaunchError(missing)
     return machine

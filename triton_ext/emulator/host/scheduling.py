@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from triton_ext.emulator.clients.schedules.decide import decide
+from triton_ext.emulator.clients.schedules.explain import explained
+from triton_ext.emulator.clients.schedules.explanation import Place
 from triton_ext.emulator.clients.schedules.guide import Guided, Plan
+from triton_ext.emulator.clients.schedules.orders import Accesses, Choosing
 from triton_ext.emulator.clients.schedules.peeks import peeks
+from triton_ext.emulator.clients.schedules.verdict import Verdict
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.schedule.machine import Machine, Schedule
 from triton_ext.emulator.schedule.observers import combined
@@ -15,18 +19,27 @@ from triton_ext.emulator.schedule.parallel import execute
 
 
 def check_schedules(
-    schedule: str | Path, schedules: str | None, others: Mapping[str, object]
+    schedule: str | Path,
+    schedules: str | None,
+    others: Mapping[str, object],
+    explain_wait: str | None = None,
 ) -> None:
     """Refuse what does not go together.
 
     Args:
+        explain_wait: the line whose waits are explained.
         others: further arguments by their names; those that are given (true) do not go with all.
 
     Raises:
-        LaunchError: all schedules are asked for and one is chosen, or another argument is given.
+        LaunchError: all schedules are asked for and one is chosen, or another argument is given; a
+            wait is to be explained, and they are not.
     """
     if schedules not in (None, "all"):
         raise LaunchError(f"schedules = {schedules!r}: must be 'all', or None for one")
+    if explain_wait is not None:
+        Place.parse(explain_wait)
+        if schedules is None:
+            raise LaunchError("explain_wait: needs schedules='all'")
     if schedules is None:
         return
     if schedule != "eager":
@@ -36,6 +49,13 @@ def check_schedules(
     for name, given in others.items():
         if given:
             raise LaunchError(f"schedules='all' judges one launch of one GPU: leave {name} out")
+
+
+def unexplained(verdicts: Sequence[Verdict], explain_wait: str) -> str:
+    """Says that no launch has executed a wait at a line; "" if one has, or is broken."""
+    if any(each.explained is not None or each.witness is not None for each in verdicts):
+        return ""
+    return f"explain_wait = {explain_wait!r}: nothing that waits, and no fence, was executed there"
 
 
 def scheduled(
@@ -55,21 +75,35 @@ def scheduled(
     check_schedules(schedule, schedules, {})
     if isinstance(schedule, Path):
         plan = Plan.read(schedule)
-        return Guided(plan) if plan.launch == launches else Schedule()
+        if plan.launch != launches:
+            return Schedule()
+        return Choosing(plan.lines, plan.choices) if plan.lines else Guided(plan)
     return Schedule(schedule, seed)
 
 
-def start(machine: Machine, *, every: bool = False, launches: int = 0) -> None:
+def start(
+    machine: Machine, *, every: bool = False, launches: int = 0, explain_wait: str | None = None
+) -> None:
     """Run a launch to its end, by its schedule, or to judge every one.
+
+    Args:
+        every: judge every one.
+        launches: how many launches of the program come before.
+        explain_wait: the line whose waits are explained, if every one is judged.
 
     Raises:
         EmulationError: what the kernel does wrong.
     """
+    if every and explain_wait is not None:
+        machine.verdict = explained(machine, execute, launches, Place.parse(explain_wait))
+        return
     if every:
         machine.verdict = decide(machine, execute, launches)
         return
-    if isinstance(machine.schedule, Guided):
+    schedule = machine.schedule
+    if isinstance(schedule, (Guided, Choosing)):
+        told = schedule.recorder if isinstance(schedule, Guided) else Accesses(schedule)
         own = () if machine.observer is None else (machine.observer,)
-        machine.observer = combined([*own, machine.schedule.recorder])
+        machine.observer = combined([*own, told])
         machine.failing = peeks(machine.program)  # as when it was found
     execute(machine)

@@ -254,6 +254,9 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             clocks.acquire(cta.agents(lanes), barrier.released)
 
     def test(cta: Cta, lanes: Lanes) -> Outcome:
+        if at.line in cta.machine.passing:
+            write(cta, lanes, np.asarray(True))
+            return None
         wheres = address(cta, lanes)
         tokens = lane_sets.each(token(cta, lanes), lanes)
         if by_parity:
@@ -283,6 +286,9 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             return Split([lane_sets.select(lanes, same), lane_sets.select(lanes, ~same)])
         barrier = _found(cta, where, cta.agents(lanes))
 
+        if at.line in cta.machine.passing:
+            write(cta, lanes, np.asarray(True))
+            return None
         if at.line in cta.machine.failing:
             if cta.machine.observer is not None:
                 cta.machine.observer.asks(cta, lanes, barrier, named)

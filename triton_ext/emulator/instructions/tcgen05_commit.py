@@ -77,16 +77,18 @@ def _arrival(
     unit, far = cta.unit_agent(UNIT), any(each >> RANK_SHIFT != cta.rank for each in addresses)
 
     def arrive(clock: Clock) -> None:
-        event = int(clock.seen[unit])
-        if far and not event:  # there was no work
+        event, core = int(clock.seen[unit]), tensor_core(cta)
+        if far and event <= core.announced:  # there was no work since: it has an event of its own
             event = cta.cluster.clocks.unit_event(unit)
-            clock.seen[unit] = tensor_core(cta).done[thread] = event
+            clock.seen[unit] = core.done[thread] = event
+        if far:
+            core.announced = event
         for address in addresses:
             barrier = find(cta, address, clock=clock)
             if address >> RANK_SHIFT == cta.rank:
                 barrier.check_turn(clock.seen, "a tcgen05.commit")
             else:
-                # Who knows, by any commit, that the same work or later work is done, knows of this.
+                # Who knows, by this commit or a later one, that the work is done, knows of this.
                 arrival = arrives_from_afar(cta, address, unit, event)
                 arrival.released[unit] = event
             barrier.signals[unit] = event, barrier.phase
@@ -94,7 +96,7 @@ def _arrival(
             if cta.machine.observer is not None:
                 rank = address >> RANK_SHIFT
                 cta.machine.observer.brings(cta, rank, barrier, barrier.phase)
-                cta.machine.observer.counts(barrier, "arrive")
+                cta.machine.observer.counts(barrier, "arrive", None, 1, clock)
             barrier.arrive(1, clock)
         cta.machine.progress += 1
 

@@ -154,7 +154,7 @@ class Machine:
         observer: told of everything that happens, or None.
         limits: how long it may take.
         steps, progress, multiprocessors, counts, values, tensor_maps, taken, fenced, failing,
-            global_order: see `triton_ext.emulator.state.block.Gpu`.
+            passing, global_order: see `triton_ext.emulator.state.block.Gpu`.
         pending: asynchronous operations that are issued, and not done.
         on_cluster: called when a cluster is done.
         changes: of global memory, and of what is under way, that another GPU could wait for.
@@ -186,6 +186,7 @@ class Machine:
     target: Target = field(init=False)
     verdict: Any = None
     failing: frozenset[int] = frozenset()
+    passing: frozenset[int] = frozenset()
     multiprocessors: int = field(init=False)
     fenced: bool = field(init=False)
     counts: list[int] = field(init=False)
@@ -249,7 +250,7 @@ class Machine:
     def _prepare(self, numbers: Sequence[int] | None) -> None:
         self._waiting = range(self.launch.clusters) if numbers is None else numbers
         self._resident = []
-        self._shares = self.schedule.name == "random" and any(
+        self._shares = self.schedule.clusters > 1 and any(
             step.instruction.opcode.startswith("clusterlaunchcontrol.try_cancel")
             for step in self.program.steps
         )

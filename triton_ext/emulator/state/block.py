@@ -209,7 +209,14 @@ class AccessObserver:
     def asks(self, cta: Cta, lanes: Lanes, barrier: Any, parity: int) -> None:
         """Lanes ask for a phase of an mbarrier, and are told that it is not complete."""
 
-    def counts(self, barrier: Any, what: str, lanes: Lanes | None = None, numbers: Any = 1) -> None:
+    def counts(
+        self,
+        barrier: Any,
+        what: str,
+        lanes: Lanes | None = None,
+        numbers: Any = 1,
+        clock: Clock | None = None,
+    ) -> None:
         """An mbarrier is about to be changed.
 
         Args:
@@ -217,6 +224,7 @@ class AccessObserver:
                 besides), "expect" or "complete" (bytes).
             lanes: by whom; None: by the operation that is being performed.
             numbers: of each lane, or together.
+            clock: what a unit's arrival releases.
         """
 
 
@@ -236,6 +244,7 @@ class Gpu(Protocol):
         taken: what was undefined and run as hardware runs it, by the rule's name.
         fenced: whether the program, or what its authors wrote it in, has tcgen05.fence.
         failing: the lines of ``mbarrier.try_wait`` that give up at once.
+        passing: the lines of waits for an mbarrier that do not wait.
         global_order: a `triton_ext.emulator.units.global_order.GlobalOrder`, or None.
     """
 
@@ -252,6 +261,7 @@ class Gpu(Protocol):
     taken: dict[str, Taken]
     fenced: bool
     failing: frozenset[int]
+    passing: frozenset[int]
 
     @property
     def observer(self) -> AccessObserver | None:

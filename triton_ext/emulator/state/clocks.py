@@ -85,6 +85,21 @@ class Clock:
         self.foreign = merged(self.foreign, other.foreign)
         self.proxied = merged(self.proxied, other.proxied)
 
+    def includes(self, other: Clock) -> bool:
+        """Whether it has seen all that the other has."""
+        both = self.copy()
+        both.absorb(other)
+        kept = (both.foreign, self.foreign), (both.proxied, self.proxied)
+        return (
+            np.array_equal(both.seen, self.seen)
+            and np.array_equal(both.fenced, self.fenced)
+            and all(
+                np.array_equal(seen, mine.get(number, ()))
+                for all_, mine in kept
+                for number, seen in all_.items()
+            )
+        )
+
     def copy(self) -> Clock:
         return Clock(self.seen.copy(), self.fenced.copy(), self.foreign, self.proxied)
 

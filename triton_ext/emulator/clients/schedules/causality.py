@@ -3,13 +3,18 @@
 The order is one of real time, not of memory: what a party does comes after the waits that it has
 passed, the work of a unit after its issue, the completion of a phase after all that it counts, and
 a wait after the completion of its phase. The vector of an operation says how many operations of
-each party, how many phases of each barrier, and how many commits of each tensor core, are over
-before it starts. A tensor core works, and commits, in the order of issue, as in the emulator.
+each party and how many phases of each barrier are over before it starts, of how many commits of
+each tensor core the work is done, and how many have arrived in their own block. A tensor core
+works, and its commits arrive in their own block, in the order of issue, as in the emulator.
+
+At a *loose* barrier arrivals of one phase may stand in for those of another. Its phases still say
+all that their arrivals do, but not that these have come.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +29,13 @@ COUNTED = ("arrive", "pend", "expect", "complete")
 class Causality:
     """The order of a skeleton's operations.
 
+    Args:
+        skeleton: it.
+        loose: the numbers of the loose barriers: commits alone arrive there.
+
     Attributes:
         skeleton: it.
+        loose: see above.
         before: by the number of an operation: the number of operations of each party that are over
             when it starts, and then that of completed phases of each barrier.
         completed: the same when a phase completes, by barrier and phase.
@@ -33,15 +43,16 @@ class Causality:
         uses: all operations at a barrier, by its number.
     """
 
-    def __init__(self, skeleton: Skeleton) -> None:
-        self.skeleton = skeleton
+    def __init__(self, skeleton: Skeleton, loose: Collection[int] = ()) -> None:
+        self.skeleton, self.loose = skeleton, frozenset(loose)
         self._parties = len(skeleton.parties)
         units = dict.fromkeys(each.event.unit for each in skeleton.operations)
         first = self._parties + len(skeleton.barriers)
-        self._unit = {unit: first + number for number, unit in enumerate(units)}
+        self._done = {unit: first + number for number, unit in enumerate(units)}
+        self._came = {unit: first + len(units) + number for number, unit in enumerate(units)}
         self._commits: dict[tuple[object, ...], Vector] = {}
-        self._turns: dict[int, int] = {}  # of a commit, among those of its tensor core
-        size = first + len(units)
+        self._turns: dict[int, int] = {}  # by what issued a commit: among those of its tensor core
+        size = first + 2 * len(units)
         self._now: list[Vector] = [np.zeros(size, np.int64) for _ in skeleton.parties]
         self.before: list[Vector] = []
         self.completed: dict[tuple[int, int], Vector] = {}
@@ -85,11 +96,15 @@ class Causality:
         unit = self.skeleton.operations[operation.cause].event.unit
         if not unit:
             return issued
-        vector = issued.copy()
-        self._join(vector, self._commits.get(unit))
-        self._turns[operation.number] = int(vector[self._unit[unit]])
-        vector[self._unit[unit]] += 1
-        self._commits[unit] = vector
+        if operation.cause not in self._turns:
+            done = issued.copy()
+            self._join(done, self._commits.get(unit))
+            self._turns[operation.cause] = int(done[self._done[unit]])
+            done[self._done[unit]] += 1
+            self._commits[unit] = done
+        vector = self._commits[unit].copy()
+        if not operation.event.far:
+            vector[self._came[unit]] = self._turns[operation.cause]
         return vector
 
     def _count(self, operation: Operation, vector: Vector) -> None:
@@ -98,6 +113,13 @@ class Causality:
             return
         key = event.barrier, event.phase
         self.counted[key].append(operation)
+        if self.commits(operation) and not event.far:
+            unit = self.skeleton.operations[operation.cause].event.unit
+            if event.barrier in self.loose:
+                vector = self._commits[unit]  # not that the earlier ones have arrived, either
+            else:
+                vector = vector.copy()
+                vector[self._came[unit]] = self._turns[operation.cause] + 1
         found = self.completed.get(key)
         if found is None:
             self.completed[key] = vector.copy()
@@ -135,9 +157,22 @@ class Causality:
         vector = self.before[second.number]
         if first.party >= 0:
             return self.knows(vector, first)
-        turn = self._turns.get(first.number)
+        turn = self._turns.get(first.cause)
         unit = self.skeleton.operations[first.cause].event.unit
-        return turn is not None and not first.event.far and int(vector[self._unit[unit]]) > turn
+        return turn is not None and not first.event.far and int(vector[self._came[unit]]) > turn
+
+    def commits(self, operation: Operation) -> bool:
+        """Whether it is the arrival of a tensor core's commit."""
+        return operation.party < 0 and operation.cause in self._turns
+
+    def says_no_less(self, operation: Operation, barrier: int, phase: int) -> bool:
+        """Whether all that a completed phase says is known to one who arrives later."""
+        said = self.completion(barrier, phase)
+        if said is None or not operation.event.informed:
+            return False
+        known = self.before[operation.number] >= said
+        known[self._parties + barrier] = True
+        return bool(known.all())
 
     def completion(self, barrier: int, phase: int) -> Vector | None:
         """When a phase completed; None if the run did not come to that."""

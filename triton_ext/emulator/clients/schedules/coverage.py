@@ -7,13 +7,14 @@ import operator
 from collections.abc import Iterator
 
 from triton_ext.emulator.clients.schedules.record import Recorder
-from triton_ext.emulator.clients.schedules.timing import unordered
+from triton_ext.emulator.clients.schedules.timing import FENCES, ORDERING, unordered
 from triton_ext.emulator.clients.schedules.verdict import Reason, place
 from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.state.block import TMA_CHANNELS, Cluster
 from triton_ext.emulator.units.shadows import MOST_BYTES
 
-_ACQUIRING = ("fence.acq_rel", "fence.sc", "fence.acquire", "membar")
+FREE_ORDER = "orders memory, and its own order is free"
+"""The reason that is none once every order was run."""
 
 
 def gaps(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
@@ -40,15 +41,15 @@ def _atomics(machine: Machine) -> Iterator[Reason]:
     """Atomic operations of which a fence may make an order, of this run alone."""
     steps = zip(machine.program.steps, machine.counts, strict=True)
     executed = [step.instruction for step, count in steps if count]
-    fences = any(at.opcode.startswith(_ACQUIRING) for at in executed)
+    fences = any(at.opcode.startswith(FENCES) for at in executed)
     for at in unordered(machine.program, machine.counts):
         opcode = at.opcode
         if not opcode.startswith(("atom.", "red.")) or opcode.startswith("red.async"):
             continue
         if ".global" not in opcode:
             yield Reason("is a flag in shared memory, where one clock stands for all flags", at)
-        elif fences or ".acq" in opcode or ".release" in opcode:
-            yield Reason("orders memory, and its own order is free", at)
+        elif fences or any(part in opcode for part in ORDERING):
+            yield Reason(FREE_ORDER, at)
 
 
 def _memory(machine: Machine, recorder: Recorder) -> Iterator[Reason]:

@@ -9,9 +9,17 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from triton_ext.emulator.clients.schedules.causality import Causality
-from triton_ext.emulator.clients.schedules.coverage import assumed, gaps, units
+from triton_ext.emulator.clients.schedules.coverage import FREE_ORDER, assumed, gaps, units
 from triton_ext.emulator.clients.schedules.guide import Guided, Plan, Point
-from triton_ext.emulator.clients.schedules.matching import Doubt, doubts
+from triton_ext.emulator.clients.schedules.matching import Doubt, judged
+from triton_ext.emulator.clients.schedules.orders import (
+    MOST_CLUSTERS,
+    Accesses,
+    Choosing,
+    Explored,
+    explore,
+    ordered,
+)
 from triton_ext.emulator.clients.schedules.peeks import peeks
 from triton_ext.emulator.clients.schedules.record import Recorded, Recorder
 from triton_ext.emulator.clients.schedules.skeleton import Operation, Skeleton
@@ -112,6 +120,39 @@ class _Question:
     def over(self) -> bool:
         return self.runs >= MOST_RUNS or time.monotonic() > self.deadline
 
+    def order(self, schedule: Choosing) -> tuple[str, EmulationError | None] | str | None:
+        """Run the kernel by an order of what depends on time: what it ends in; None if in the same
+        result, and nothing is in doubt then; else what is.
+        """
+        first, judged = self.machine, _Judged()
+        self.memory.restore()
+        first.launch.memory.released.clear()
+        recorder = Recorder(judged.cluster)
+        machine = Machine(
+            first.program,
+            first.launch,
+            schedule,
+            combined([recorder, Accesses(schedule)]),
+            Limits(4 * first.steps + 100_000, first.limits.timeout),
+            chosen=first.chosen,
+            failing=first.failing,
+        )
+        self.runs += 1
+        try:
+            machine.run()
+        except LimitReached:
+            return "an order did not end"
+        except EmulationError as error:
+            return f"{type(error).__name__}: {error}", error
+        for each in recorder.clusters.values():
+            judged.cluster(each)
+        if self.memory.now() != self.result:
+            return "the result depends on the order"
+        inside = [each for each in gaps(machine, recorder) if each.text != FREE_ORDER]
+        if judged.doubts or judged.reasons or inside:
+            return "in another order, more is in doubt"
+        return None
+
     def follow(self, plan: Plan) -> tuple[str, EmulationError | None] | None:
         """Run the kernel as a plan says: what it ends in; None if in the same result."""
         first = self.machine
@@ -175,11 +216,17 @@ def decide(
     deadline = began + took + max(5, PATIENCE * took)
     exact = not (chance or free)
     question = _Question(machine, memory, memory.now(), launch, exact, deadline)
-    witness = None
+    witness, explored = None, None
+    lines = ordered(step.instruction for step in machine.program.steps)
     try:
         witness = _witness(question, judged.doubts, most_runs)
+        if witness is None and most_runs and _is_of_order(chance, missing):
+            explored = explore(question.order, lines, lambda: time.monotonic() > deadline)
+            witness = _worst(question, lines, explored)
     finally:
         memory.put(question.result)
+    if explored is not None and witness is None and _proves(machine, explored, chance):
+        missing = []
     if witness is None:
         every = [doubt for doubt, _ in judged.doubts]
         places = Counter((each.kind, each.operation.event.instruction) for each in every)
@@ -194,6 +241,56 @@ def decide(
         [*ASSUMED, *dict.fromkeys(judged.assumed)],
         {**judged.sizes, "doubts": len(judged.doubts), "runs": question.runs},
         (took, time.monotonic() - began),
+        "" if explored is None or witness is not None else _told(explored),
+    )
+
+
+def _is_of_order(chance: list[Reason], missing: list[Reason]) -> bool:
+    """Whether nothing is missing but what every order tells."""
+    lines = [each.at for each in chance if each.at is not None]
+    others = [each for each in missing if each.text not in {one.text for one in chance}]
+    return (
+        bool(chance)
+        and len(ordered(lines)) == len({each.line for each in lines})
+        and all(each.text == FREE_ORDER for each in others)
+    )
+
+
+def _worst(question: _Question, lines: frozenset[int], explored: Explored) -> Witness | None:
+    """The order that ends in a fault, if there is one."""
+    if explored.broken is None or isinstance(explored.broken[1], str):
+        return None
+    decisions, ends = explored.broken
+    steps = tuple(
+        f"cluster {each.chosen[0]}, block of rank {each.chosen[1]}, thread {each.chosen[2]}:"
+        f" {each.at.opcode} at {place(each.at)} goes on"
+        for each in decisions
+    )
+    name, choices = question.machine.program.kernel.name, tuple(each.chosen for each in decisions)
+    plan = Plan(name, question.launch, (), None, steps, tuple(sorted(lines)), choices)
+    return Witness(plan, *ends)
+
+
+def _told(explored: Explored) -> str:
+    if explored.broken is not None:
+        return f"{explored.broken[1]} (in run {explored.orders})"
+    return str(explored)
+
+
+def _proves(machine: Machine, explored: Explored, chance: list[Reason]) -> bool:
+    """Whether the orders that were run are all that there are.
+
+    Of several places in memory one order does not tell those of the others, as relaxed operations
+    have one for each place; reads may see older values; and which clusters run side by side is the
+    GPU's choice.
+    """
+    atomics = all(each.at is not None and each.at.opcode.startswith("atom.") for each in chance)
+    return (
+        explored.complete
+        and explored.broken is None
+        and explored.places <= 1
+        and atomics
+        and machine.launch.clusters <= MOST_CLUSTERS
     )
 
 
@@ -217,20 +314,23 @@ class _Judged:
     reasons: list[Reason] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     sizes: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("clusters", "parties", "operations", "barriers"), 0)
+        default_factory=lambda: dict.fromkeys(
+            ("clusters", "parties", "operations", "barriers", "loose"), 0
+        )
     )
 
     def cluster(self, recorded: Recorded) -> None:
         """Another one."""
         skeleton = recorded.skeleton()
-        order = Causality(skeleton)
-        self.doubts += [(doubt, order) for doubt in doubts(order)]
+        order, found = judged(skeleton)
+        self.doubts += [(doubt, order) for doubt in found]
         self.reasons += units(recorded.cluster)
         self.assumed += assumed(recorded.cluster)
         self.sizes["clusters"] += 1
         self.sizes["parties"] += len(skeleton.parties)
         self.sizes["operations"] += len(skeleton.operations)
         self.sizes["barriers"] += len(skeleton.barriers)
+        self.sizes["loose"] += len(order.loose)
 
 
 def _witness(

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from triton_ext.emulator.clients.schedules.orders import Thread
 from triton_ext.emulator.clients.schedules.record import UNTOLD, Recorder
 from triton_ext.emulator.clients.schedules.skeleton import Operation, Skeleton
 from triton_ext.emulator.decode.step import Split, Step, Wait
@@ -28,7 +29,7 @@ _HOLDABLE = (
     "st.async", "red.async",
 )  # fmt: skip
 """The instructions before which threads are held."""
-VERSION = 1
+VERSION = 2
 """The version of the file's format."""
 
 
@@ -78,6 +79,8 @@ class Plan:
         holds: what must not start yet.
         until: what, once it is over, lets them go; None: nothing else can go on.
         steps: the same in words.
+        lines, choices: instead of that, the lines of what goes on one by one, and the threads that
+            are chosen: see `triton_ext.emulator.clients.schedules.orders`.
     """
 
     kernel: str
@@ -85,6 +88,8 @@ class Plan:
     holds: tuple[Point, ...]
     until: Point | None
     steps: tuple[str, ...] = ()
+    lines: tuple[int, ...] = ()
+    choices: tuple[Thread, ...] = ()
 
     def as_object(self) -> dict[str, Any]:
         """As JSON's types."""
@@ -107,6 +112,8 @@ class Plan:
                 tuple(Point(**each) for each in given["holds"]),
                 None if until is None else Point(**until),
                 tuple(map(str, given["steps"])),
+                tuple(map(int, given["lines"])),
+                tuple((int(a), int(b), int(c)) for a, b, c in given["choices"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             rule = "must be what a witness of schedules='all' was written as"

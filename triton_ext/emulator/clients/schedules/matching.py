@@ -1,7 +1,7 @@
-"""Is the matching of arrivals and phases the only one?
+"""Is the matching of arrivals and phases the only one, but for arrivals that say the same?
 
-It is, if no `Doubt` is found: docs/guide/schedules.md has the theorem, and why. Each doubt says how
-another interleaving could come about: who is to be held back before what, and until when.
+It is, if no `Doubt` is found: benchmarks/notes/schedules.md has the theorem, and why. Each doubt
+says how another interleaving could come about: who is to be held back before what, and until when.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from triton_ext.emulator.clients.schedules.causality import COUNTED, Causality, Vector
-from triton_ext.emulator.clients.schedules.skeleton import Operation
+from triton_ext.emulator.clients.schedules.skeleton import Operation, Skeleton
 
-ARRIVES, EARLY, LATE, BYTES, GONE, ORDER = (
+ARRIVES, INSTEAD, EARLY, LATE, BYTES, GONE, ORDER = (
     "an arrival may count for an earlier phase",
+    "an arrival may come after one of the next phase",
     "a wait may pass one lap early",
     "a wait may miss its phase",
     "a phase may complete before its bytes are expected",
@@ -69,6 +70,35 @@ class Doubt:
         return found
 
 
+def judged(skeleton: Skeleton) -> tuple[Causality, list[Doubt]]:
+    """The order of a skeleton, and all doubts about it.
+
+    Where an arrival may count for an earlier phase, and commits alone arrive at the barrier, it is
+    made loose: the doubt is none if the arrival says all that the earlier ones do.
+    """
+    loose: set[int] = set()
+    while True:
+        order = Causality(skeleton, loose)
+        found = list(doubts(order))
+        more = {
+            each.operation.event.barrier
+            for each in found
+            if each.kind == ARRIVES and _may_be_loose(order, each.operation.event.barrier)
+        }
+        if more <= loose:
+            return order, found
+        loose |= more
+
+
+def _may_be_loose(order: Causality, barrier: int) -> bool:
+    """Whether only commits count there, all of them in phases that have completed."""
+    counted = [each for each in order.uses[barrier] if each.event.kind in COUNTED]
+    return all(
+        order.commits(each) and each.event.phase < order.skeleton.phases[barrier]
+        for each in counted
+    )
+
+
 def doubts(order: Causality) -> Iterator[Doubt]:
     """All of a skeleton."""
     last: dict[tuple[object, ...], Operation] = {}
@@ -95,12 +125,19 @@ def doubts(order: Causality) -> Iterator[Doubt]:
 
 
 def _early_arrival(order: Causality, operation: Operation) -> Iterator[Doubt]:
-    """Who counts for a phase must know that the one before is complete, or all that it counts."""
+    """Who counts for a phase must know that the one before is complete, or all that it counts; or,
+    at a loose barrier, all that it says.
+    """
     barrier, phase = operation.event.barrier, operation.event.phase
-    if order.phases(operation, barrier) < phase and not all(
+    if order.phases(operation, barrier) >= phase or all(
         order.precedes(other, operation) for other in order.counted[barrier, phase - 1]
     ):
+        return
+    if barrier not in order.loose or not order.says_no_less(operation, barrier, phase - 1):
         yield Doubt(ARRIVES, operation, order.before[operation.number], operation)
+        for other in order.counted[barrier, phase - 1]:
+            if other.event.warp != operation.event.warp and not order.precedes(other, operation):
+                yield Doubt(INSTEAD, other, None, operation)
 
 
 def _before_an_arrival(order: Causality, operation: Operation) -> bool:
@@ -154,6 +191,8 @@ def _gone(order: Causality, operation: Operation) -> Iterator[Doubt]:
     """Who invalidates an mbarrier must know that nobody uses it any more."""
     barrier = operation.event.barrier
     over = order.phases(operation, barrier)
+    if barrier in order.loose and over < order.skeleton.phases[barrier]:
+        over = 0
     for other in order.uses[barrier]:
         if other is operation or (other.event.kind in COUNTED and other.event.phase < over):
             continue

@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.clients.schedules.skeleton import Barrier, Event, Skeleton
+from triton_ext.emulator.clients.schedules.timing import FENCES, ORDERING
 from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.schedule.observers import Observer, Run
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import MBarrier, NamedBarrier
 from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta
 from triton_ext.emulator.state.buffers import named
+from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.units import warpgroup_products
 from triton_ext.hardware.architecture import WARP_THREADS
@@ -167,6 +169,7 @@ class Recorder(Observer):
             for step in run.program.steps
             if (opcode := step.instruction.opcode).startswith(_BULK) and "_group" in opcode
         }
+        self._fences = any(step.instruction.opcode.startswith(FENCES) for step in run.program.steps)
         self._allocates = {
             id(step) for step in run.program.steps if step.instruction.opcode.startswith(_ORDERED)
         }
@@ -265,6 +268,10 @@ class Recorder(Observer):
             return
         if cta.instruction is not None and cta.instruction.opcode.startswith(_AS_ONE):
             return
+        if kind == "atomic" and cta.instruction is not None:
+            ordering = self._fences or any(part in cta.instruction.opcode for part in ORDERING)
+            if ordering:
+                self._orders(cta, lanes, cta.instruction)
         block = self.of(cta).block(cta)
         block.accessed[lanes] = True
         if block.behind[lanes].any():
@@ -347,7 +354,14 @@ class Recorder(Observer):
         number = self.of(cta).barrier(barrier)
         self._note(cta, lanes, "ask", barrier=number, phase=parity & 1)
 
-    def counts(self, barrier: Any, what: str, lanes: Lanes | None = None, numbers: Any = 1) -> None:
+    def counts(
+        self,
+        barrier: Any,
+        what: str,
+        lanes: Lanes | None = None,
+        numbers: Any = 1,
+        clock: Clock | None = None,
+    ) -> None:
         operation = self._operation
         if operation is None:
             assert self._now is not None
@@ -373,12 +387,13 @@ class Recorder(Observer):
         causes = dict(
             zip(lane_sets.warps(every).tolist(), self._issues[id(operation)], strict=True)
         )
+        informed = clock is not None and clock.includes(barrier.released)
         for warp in lane_sets.warps(chosen).tolist():
             mask = self._mask(self._part(cta, chosen, warp), warp)
             at = operation.instruction
             event = Event(
                 (cta.rank, warp), mask, what, number, barrier.phase, each,
-                cause=causes[warp], far=far, instruction=at,
+                cause=causes[warp], far=far, informed=informed, instruction=at,
             )  # fmt: skip
             recorded.events.append(event)
 

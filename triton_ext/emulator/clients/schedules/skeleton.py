@@ -52,6 +52,7 @@ class Event:
         joins: for a "join", the events that issued the products.
         unit: for an "issue", whose queue it goes to, where order counts.
         far: whether the barrier is another block's.
+        informed: whether a unit's arrival releases all that the phase before has released.
         instruction: of the PTX.
     """
 
@@ -66,6 +67,7 @@ class Event:
     joins: tuple[int, ...] = ()
     unit: tuple[object, ...] = ()
     far: bool = False
+    informed: bool = False
     instruction: Instruction | None = None
 
 

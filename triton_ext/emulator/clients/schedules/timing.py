@@ -17,7 +17,7 @@ _POLLS = (
     "reads a flag that others may write at any time",
 )
 _CHANCE = (
-    (("clusterlaunchcontrol.",), "takes whichever tile is left (cluster launch control)"),
+    (("clusterlaunchcontrol.try_cancel",), "takes whichever tile is left (cluster launch control)"),
     (("activemask",), "asks which lanes happen to be together"),
     (("mbarrier.pending_count",), "asks how many arrivals are missing at that moment"),
     (("multimem.ld_reduce",), "reads what several GPUs may write at any time"),
@@ -26,6 +26,9 @@ _CLOCKS = re.compile(r"%(clock(64|_hi)?|globaltimer(_lo|_hi)?)\b")
 _ATOMICS = ("atom.",)
 UNORDERED = ("atom.", "red.", "cp.reduce.async", "multimem.red", "red.async")
 """Whose order among each other may be any."""
+ORDERING = (".acq", ".release")
+FENCES = ("fence.acq_rel", "fence.sc", "fence.acquire", "membar")
+"""By which an atomic operation orders other accesses: in its own opcode, or before it."""
 PURE = (
     "mov.", "selp.", "setp.", "not.", "and.", "or.", "xor.", "add.", "sub.", "mul.", "mad.", "shl.",
     "shr.", "cvt.", "nanosleep.", "bra",

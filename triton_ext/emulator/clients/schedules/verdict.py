@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from triton_ext.emulator.clients.schedules.explanation import Explanation
 from triton_ext.emulator.clients.schedules.guide import Plan
 from triton_ext.emulator.errors import EmulationError
 from triton_ext.ptx.parse import Instruction
@@ -16,7 +17,9 @@ PROVEN, WITNESS, UNDECIDED = "proven", "witness", "not decided"
 ASSUMED = (
     "control flow, addresses and the values that decide them are those of this run",
     "what the emulator models is what the hardware does (docs/guide/emulator.md)",
-    "a tensor core works, and its commits arrive in the own block, in the order of issue",
+    "a tensor core works, and its commits arrive in the own block, in the order of issue; a block"
+    " may end while a commit is on its way to it whose work is known to be done",
+    "fence.proxy.async orders what a fence does",
     "loops that wait for an mbarrier go on for as long as it takes",
     "of proxy fences, those between mbarrier.init and TMA, and between threads' reads and a copy"
     " that overwrites what they read, are not asked for",
@@ -107,9 +110,12 @@ class Verdict:
         witness: what breaks it.
         unordered: atomic operations whose order may be any; the result may depend on it.
         assumed: what it rests on: `ASSUMED`, and what this kernel asks for besides.
-        counted: how large the question was: clusters, parties, operations at barriers, doubts,
-            and runs that followed one.
+        counted: how large the question was: clusters, parties, operations at barriers, barriers,
+            those where commits may stand in for each other ("loose"), doubts, and runs that
+            followed one.
         seconds: that the run took, and all of it.
+        explored: what was tried of what depends on time; "" if there was nothing.
+        explained: what its waits are good for, if that was asked for.
     """
 
     kernel: str
@@ -120,6 +126,8 @@ class Verdict:
     assumed: Sequence[str]
     counted: dict[str, int]
     seconds: tuple[float, float]
+    explored: str = ""
+    explained: Explanation | None = None
 
     def as_object(self) -> dict[str, Any]:
         """As JSON's types."""
@@ -131,8 +139,11 @@ class Verdict:
             "assumed": list(self.assumed),
             "counted": self.counted,
             "seconds": {"run": self.seconds[0], "all": self.seconds[1]},
+            "explored": self.explored,
             "witness": None,
         }
+        if self.explained is not None:
+            found["explained"] = self.explained.as_object()
         if self.witness is not None:
             found["witness"] = {
                 "ends": self.witness.ends,
@@ -153,7 +164,11 @@ class Verdict:
             yield from self.witness.lines()
         for reason in self.reasons:
             yield f"  {reason}"
+        if self.explored:
+            yield f"  explored: {self.explored}"
         for each in self.unordered:
             yield f"  in any order: {place(each)}: {each.opcode}"
         for text in self.assumed[len(ASSUMED) :]:
             yield f"  assumed: {text}"
+        if self.explained is not None:
+            yield from self.explained.lines()
