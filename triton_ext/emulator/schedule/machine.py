@@ -30,6 +30,7 @@ from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Launch
 from triton_ext.emulator.state.clocks import Foreign, merged
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.leniencies import Taken
+from triton_ext.emulator.state.lockstep import Lockstep
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.units.global_order import GlobalOrder
 from triton_ext.emulator.units.mbarriers import check_complete, check_others, mismatches
@@ -199,6 +200,7 @@ class Machine:
         livelocked: whether what runs only polls, and repeats itself.
         futile_polls: how often in a row global memory was polled, and held what it had held before.
         chosen: the clusters that run, by their numbers; None for all.
+        lockstep: how many blocks run as one: see `triton_ext.emulator.schedule.batches`.
         together: as many clusters run side by side as there is room for, as on a GPU; else the next
             one starts when the first has to wait.
     """
@@ -219,6 +221,7 @@ class Machine:
     quantum: int = QUANTUM
     futile_polls: int = 0
     livelocked: bool = False
+    lockstep: int = 1
     together: bool = False
     chosen: Sequence[int] | None = None
     target: Target = field(init=False)
@@ -239,15 +242,20 @@ class Machine:
     def __post_init__(self) -> None:
         self.target = self.program.target
         self.multiprocessors = self.target.capability.multiprocessors
-        self.counts = [0] * len(self.program.steps)
         self.fenced = any(
             step.instruction.opcode.startswith("tcgen05.fence") for step in self.program.steps
         )
+        self.begin()
+        timeout = self.limits.timeout
+        self._deadline = time.monotonic() + (PATIENCE if timeout is None else timeout)
+
+    def begin(self) -> None:
+        """Know nothing of what has run."""
+        self.steps, self.taken, self._resident = 0, {}, []
+        self.counts = [0] * len(self.program.steps)
         if self.launch.check_races and GlobalOrder.fits(self.launch):
             program = [step.instruction for step in self.program.steps]
             self.global_order = GlobalOrder(self.launch, program)
-        timeout = self.limits.timeout
-        self._deadline = time.monotonic() + (PATIENCE if timeout is None else timeout)
 
     def run(self, numbers: Sequence[int] | None = None) -> None:
         """Run clusters, given by their numbers in the grid; by default all.
@@ -347,6 +355,11 @@ class Machine:
         blocks = [block for each in self._resident for block in each.blocks]
         return {(number, *state) for number, block in enumerate(blocks) for state in block.states()}
 
+    @property
+    def running(self) -> list[int]:
+        """The numbers of the clusters that have started, and not ended."""
+        return [number for each in self._resident for number in each.cluster.numbers.tolist()]
+
     def take_cluster(self, asking: Cluster | None = None) -> int | None:
         """Take the next cluster that has not started off the grid: its number, if there is one.
 
@@ -372,10 +385,10 @@ class Machine:
         return sum(not each.finished and not each.cluster.taken for each in self._resident)
 
     def _start(self) -> _Resident:
-        number = self.take_cluster()
-        assert number is not None
+        taken = [self.take_cluster() for _ in range(min(self.lockstep, len(self._waiting)))]
+        numbers = [number for number in taken if number is not None]
         self.changes += 1
-        cluster = Cluster(self, number)
+        cluster = Lockstep(self, numbers) if len(numbers) > 1 else Cluster(self, numbers[0])
         choose, steps = self.schedule.choose, self.program.steps
         held = self.schedule.held
         blocks = [
@@ -405,7 +418,8 @@ class Machine:
             self._deadline = time.monotonic() + PATIENCE
         if self.launch.history is not None:
             self.learned = merged(self.learned, cluster.clocks.learned())
-        self.on_cluster()
+        for _ in cluster.numbers:
+            self.on_cluster()
 
     # -------------------------------------------------------- asynchronous work
 

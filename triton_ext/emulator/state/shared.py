@@ -46,6 +46,7 @@ class SharedMemory:
     Args:
         size: the first offset past the end, in the block's window; the system's part counts.
         clocks: the cluster's.
+        blocks: as many windows lie behind each other: see `lockstep`.
 
     Attributes:
         written: the last write of each byte.
@@ -54,8 +55,8 @@ class SharedMemory:
         unread: if it is asked for, by the event of each copy into it the instruction.
     """
 
-    def __init__(self, size: int, clocks: Clocks) -> None:
-        granules = -(-size // GRANULE)
+    def __init__(self, size: int, clocks: Clocks, blocks: int = 1) -> None:
+        granules = blocks * -(-size // GRANULE)
         self.size, self.granules = size, granules
         self.data: Bytes = np.zeros(granules * GRANULE, np.uint8)
         self.clocks = clocks
@@ -93,6 +94,11 @@ class SharedMemory:
                 f" {self.size - SHARED_BASE} bytes at {SHARED_BASE:#x}"
             ).by(first)
 
+    def _placed(self, offsets: Offsets, width: int, agents: Agents) -> Offsets:
+        """Where each agent's offsets, that are checked here, lie in `data`."""
+        self._check(offsets, width)
+        return offsets
+
     def _bytes(self, offsets: Offsets, width: int) -> Bytes:
         """(n, width): what the bytes hold."""
         values: Bytes = self.data.view(_TYPES[width])[offsets // width].view(np.uint8)
@@ -103,12 +109,13 @@ class SharedMemory:
         pieces = np.ascontiguousarray(values).view(_TYPES[width])
         self.data.view(_TYPES[width])[offsets // width] = pieces[:, 0]
 
-    def mark_undefined(self, offsets: Offsets, origins: Origins) -> None:
-        """Some bytes that were just stored are undefined values.
+    def mark_undefined(self, offsets: Offsets, origins: Origins, agents: Agents) -> None:
+        """Some bytes that lanes' agents have just stored are undefined values.
 
         Args:
             origins: (n, width); 0 for the bytes that are defined.
         """
+        offsets = self._placed(offsets, origins.shape[1], agents)
         if self._undefined is None:
             size = self.granules * GRANULE
             self._undefined = np.full(size, NOBODY), np.zeros(size, np.int64)
@@ -203,7 +210,7 @@ class SharedMemory:
             UninitializedRead: nothing wrote one of the bytes, or what did was undefined.
             SynchronizationFault: nothing orders the write before.
         """
-        self._check(offsets, width)
+        offsets = self._placed(offsets, width, agents)
         written = self.written.get(offsets, width)
         if origins is not None:
             origins[:] = self._origins(offsets, width)
@@ -222,14 +229,23 @@ class SharedMemory:
             if np.count_nonzero(recent):
                 self._check_lanes(offsets, recent, written, threads)
         event = self.clocks.tick(agents)
-        rows = self._row[agents]
+        rows = self._rows(agents)
+        self._loads.put(offsets + rows * (self.granules * GRANULE), width, event)
+        return self._bytes(offsets, width)
+
+    def _rows(self, agents: Agents) -> NDArray[np.intp]:
+        """The row of `_loads` that each agent, of a warp, has."""
+        rows: NDArray[np.intp] = self._row[agents]
         if rows.min() < 0:
             new = np.unique(agents[rows < 0])
             self._add_loaders(new)
             self._threads = np.concatenate([self._threads, self._row[new]])
             rows = self._row[agents]
-        self._loads.put(offsets + rows * (self.granules * GRANULE), width, event)
-        return self._bytes(offsets, width)
+        return rows
+
+    def _readers(self, rows: NDArray[np.intp], agents: Agents) -> NDArray[np.intp]:
+        """The agents whose loads some rows are, as they concern each of `agents`."""
+        return self._loaders[rows]
 
     @staticmethod
     def _check_lanes(
@@ -263,7 +279,7 @@ class SharedMemory:
         rows = self._threads
         if not len(rows):
             return
-        seen = self.clocks.seen[agents[:, None], self._loaders[rows]]
+        seen = self.clocks.seen[agents[:, None], self._readers(rows, agents)]
         near = self._last_loads()[rows, (offsets >> 4)[:, None]] > seen
         if not np.count_nonzero(near):
             return
@@ -338,7 +354,7 @@ class SharedMemory:
                 need an order, too; by default, what the lanes' agents have seen.
         """
         width = values.shape[1]
-        self._check(offsets, width)
+        offsets = self._placed(offsets, width, agents)
         written = self.written.get(offsets, width)
         if seen is None:
             late = self._late(written, agents)
