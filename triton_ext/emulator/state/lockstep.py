@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cluster, Cta, Gpu, Index
-from triton_ext.emulator.state.clocks import Agents, Clocks
+from triton_ext.emulator.state.clocks import Agents
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.loads import LastLoads
 from triton_ext.emulator.state.memory import SHARED_BASE, Offsets
 from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.stamps import GRANULE
@@ -82,7 +83,7 @@ class LockstepCta(Cta):
     def blocks_of(self, lanes: Lanes) -> int:
         each = self.launch.threads
         if isinstance(lanes, slice):
-            return (lanes.stop - 1) // each - lanes.start // each + 1
+            return int((lanes.stop - 1) // each - lanes.start // each + 1)
         return len(np.unique(lanes // each))
 
     def describe(self, lanes: Lanes) -> str:
@@ -104,20 +105,27 @@ class LockstepShared(SharedMemory):
     """
 
     def __init__(self, size: int, blocks: Lockstep) -> None:
-        clocks: Clocks = blocks.clocks
-        super().__init__(size, clocks, len(blocks.numbers))
-        self._blocks, warps = blocks, blocks.warps
+        super().__init__(size, blocks.clocks, len(blocks.numbers))
+        self._blocks = blocks
         self._window = self.granules // len(blocks.numbers) * GRANULE
-        # A row for each warp of a block: each block has its own part of it.
-        self._loaders = self._threads = np.arange(warps)
-        self._loads.grow(warps * self.granules)
+        self._loads = LockstepLoads(self.granules, blocks)
 
     def _placed(self, offsets: Offsets, width: int, agents: Agents) -> Offsets:
         self._check(offsets, width)
         return offsets + self._blocks.block_of(agents) * self._window
 
+
+class LockstepLoads(LastLoads):
+    """A row for each warp of a block: each block has its own part of it."""
+
+    def __init__(self, granules: int, blocks: Lockstep) -> None:
+        super().__init__(granules, blocks.clocks.agents)
+        self._blocks = blocks
+        self._add(np.arange(blocks.warps))
+        self.warps = np.arange(blocks.warps)
+
     def _rows(self, agents: Agents) -> NDArray[np.intp]:
         return self._blocks.own(agents)
 
-    def _readers(self, rows: NDArray[np.intp], agents: Agents) -> NDArray[np.intp]:
-        return (self._blocks.block_of(agents) * self._blocks.warps)[:, None] + rows
+    def readers(self, agents: Agents) -> NDArray[np.intp]:
+        return (self._blocks.block_of(agents) * self._blocks.warps)[:, None] + self.warps

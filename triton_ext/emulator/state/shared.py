@@ -16,6 +16,7 @@ from triton_ext.emulator.errors import (
     UninitializedRead,
 )
 from triton_ext.emulator.state.clocks import Agents, Clock, Clocks
+from triton_ext.emulator.state.loads import LastLoads
 from triton_ext.emulator.state.memory import SHARED_BASE, Bytes, Offsets, check_aligned
 from triton_ext.emulator.state.stamps import (
     AGENT,
@@ -61,11 +62,7 @@ class SharedMemory:
         self.data: Bytes = np.zeros(granules * GRANULE, np.uint8)
         self.clocks = clocks
         self.written, self.read = Stamps(granules, NOBODY), Stamps(granules)
-        # The last read of each byte by each agent that has read at all: `_row` of them each.
-        self._loads = Stamps(0)
-        self._loaders: NDArray[np.intp] = np.zeros(0, np.intp)
-        self._row = np.full(clocks.agents, -1, np.intp)
-        self._threads: NDArray[np.intp] = np.zeros(0, np.intp)  # the rows of warps, not of units
+        self._loads = LastLoads(granules, clocks.agents)
         self.copies: dict[int, Any] = {}
         self.unread: dict[int, Instruction | None] = {}
         self._undefined: tuple[Numbers, Origins] | None = None
@@ -229,23 +226,8 @@ class SharedMemory:
             if np.count_nonzero(recent):
                 self._check_lanes(offsets, recent, written, threads)
         event = self.clocks.tick(agents)
-        rows = self._rows(agents)
-        self._loads.put(offsets + rows * (self.granules * GRANULE), width, event)
+        self._loads.put(agents, offsets, width, event)
         return self._bytes(offsets, width)
-
-    def _rows(self, agents: Agents) -> NDArray[np.intp]:
-        """The row of `_loads` that each agent, of a warp, has."""
-        rows: NDArray[np.intp] = self._row[agents]
-        if rows.min() < 0:
-            new = np.unique(agents[rows < 0])
-            self._add_loaders(new)
-            self._threads = np.concatenate([self._threads, self._row[new]])
-            rows = self._row[agents]
-        return rows
-
-    def _readers(self, rows: NDArray[np.intp], agents: Agents) -> NDArray[np.intp]:
-        """The agents whose loads some rows are, as they concern each of `agents`."""
-        return self._loaders[rows]
 
     @staticmethod
     def _check_lanes(
@@ -263,34 +245,23 @@ class SharedMemory:
                 " warp need not be in step; bar.warp.sync (__syncwarp) is missing"
             )
 
-    def _add_loaders(self, agents: Agents) -> None:
-        first, number = len(self._loaders), len(self._loaders) + len(agents)
-        if number * self.granules > len(self._loads.whole):
-            self._loads.grow((number + first // 2) * self.granules)
-        self._row[agents] = np.arange(first, number)
-        self._loaders = np.concatenate([self._loaders, agents])
-
-    def _last_loads(self) -> Numbers:
-        """(rows, granules): the event of each reader's last read of each piece."""
-        return self._loads.whole.reshape(-1, self.granules)
-
     def _check_loaded(self, offsets: Offsets, values: Bytes, agents: Agents) -> None:
         """Raise if lanes' agents write bytes that another agent's thread may not have read yet."""
-        rows = self._threads
+        rows = self._loads.warps
         if not len(rows):
             return
-        seen = self.clocks.seen[agents[:, None], self._readers(rows, agents)]
-        near = self._last_loads()[rows, (offsets >> 4)[:, None]] > seen
+        seen = self.clocks.seen[agents[:, None], self._loads.readers(agents)]
+        near = self._loads.pieces[rows, (offsets >> 4)[:, None]] > seen
         if not np.count_nonzero(near):
             return
         loaders, lanes = np.nonzero(near.T)
-        where = offsets[lanes] + rows[loaders] * (self.granules * GRANULE)
-        late = self._loads.get(where, values.shape[1]) > seen[lanes, loaders][:, None]
+        loads = self._loads.get(rows[loaders], offsets[lanes], values.shape[1])
+        late = loads > seen[lanes, loaders][:, None]
         late = late & (self._bytes(offsets[lanes], values.shape[1]) != values[lanes])
         if late.any():
             at, byte = (int(n) for n in np.argwhere(late)[0])
-            address, loader = int(offsets[lanes[at]]) + byte, int(self._loaders[rows[loaders[at]]])
-            loads = self._loads.get(where, values.shape[1])
+            address = int(offsets[lanes[at]]) + byte
+            loader = int(self._loads.agents[rows[loaders[at]]])
             event = int(np.broadcast_to(loads, late.shape)[at, byte])
             raise SynchronizationFault(
                 f"shared address {address:#x} is written, and was read by"
@@ -302,17 +273,17 @@ class SharedMemory:
         """The events of the last write and of the last read by anyone, for each piece of 16 bytes
         of a range; 0 if there was none."""
         here = self._range(start, size)
-        reads = self._last_loads()[: len(self._loaders), here].max(axis=0, initial=0)
+        reads = self._loads.pieces[:, here].max(axis=0, initial=0)
         return self.written.whole[here] >> EVENT, reads
 
     def check_reads_fenced(self, start: int, size: int, clock: Clock, name: str) -> None:
         """Raise SynchronizationFault if no proxy fence lies between the threads' reads of some
         bytes and `name`, which is about to write there.
         """
-        rows, here = self._threads, self._range(start, size)
-        late = self._last_loads()[rows, here] > clock.fenced[self._loaders[rows]][:, None]
+        rows, here = self._loads.warps, self._range(start, size)
+        late = self._loads.pieces[rows, here] > clock.fenced[self._loads.agents[rows]][:, None]
         if late.any():
-            reader = int(self._loaders[rows[int(np.argwhere(late)[0][0])]])
+            reader = int(self._loads.agents[rows[int(np.argwhere(late)[0][0])]])
             raise SynchronizationFault(
                 f"shared address {start:#x} is written by {name}, and was read by"
                 f" {self.agent_name(reader)}; between the two, a proxy fence (fence.proxy.async)"
@@ -321,10 +292,10 @@ class SharedMemory:
 
     def _check_loads(self, chunks: Any, clock: Clock, name: str) -> None:
         """Raise if `name` writes 16-byte chunks that someone may still be reading."""
-        loaders = self._loaders
+        loaders = self._loads.agents
         if not len(loaders):
             return
-        loads = self._last_loads()[: len(loaders), chunks]
+        loads = self._loads.pieces[:, chunks]
         late = loads > clock.seen[loaders][:, None]
         if np.count_nonzero(late):
             row, chunk = (int(n) for n in np.argwhere(late)[0])
@@ -426,7 +397,7 @@ class SharedMemory:
         self._check_defined(offsets, width, name)
         event = self.clocks.unit_event(unit)
         self.read.put(offsets, width, stamp(event, unit))
-        self._last_loads_of(unit)[offsets >> 4] = event
+        self._loads.put_unit(unit, offsets >> 4, event)
         if self.moved is not None:
             self.moved(name, "load", len(offsets) * width)
         return self._bytes(offsets, width)
@@ -448,18 +419,11 @@ class SharedMemory:
             self._check_defined(np.arange(self.granules)[pieces] * GRANULE, GRANULE, name)
         event = self.clocks.unit_event(unit)
         self.read.fill(pieces, stamp(event, unit))
-        self._last_loads_of(unit)[pieces] = event
+        self._loads.put_unit(unit, pieces, event)
         found: Bytes = self.data.view(_TYPES[GRANULE])[pieces].view(np.uint8)
         if self.moved is not None:
             self.moved(name, "load", len(found))
         return found.reshape(-1, GRANULE), written
-
-    def _last_loads_of(self, unit: int) -> Numbers:
-        """(granules,): the event of a unit's last read of each piece."""
-        if self._row[unit] < 0:
-            self._add_loaders(np.array([unit]))
-        first = int(self._row[unit]) * self.granules
-        return self._loads.whole[first : first + self.granules]
 
     def _not_seen(self, offsets: Offsets, written: Numbers, clock: Clock, name: str) -> None:
         """Raise for the first byte that nothing wrote, or that the asynchronous proxy can't see."""
@@ -508,9 +472,7 @@ class SharedMemory:
     def last_accesses(self, but: range) -> dict[int, int]:
         """The event of each agent's last access that has left a trace, but for some agents."""
         found: dict[int, int] = {}
-        for agent, loads in zip(
-            self._loaders.tolist(), self._last_loads()[: len(self._loaders)], strict=True
-        ):
+        for agent, loads in zip(self._loads.agents.tolist(), self._loads.pieces, strict=True):
             if agent not in but:
                 found[agent] = int(loads.max())
         written = self.written.all()
