@@ -70,4 +70,5 @@ class LastLoads:
         """A unit loads some pieces, or parts of them."""
         if self._row[unit] < 0:
             self._add(np.array([unit]))
-        self.pieces[self._row[unit]][pieces] = event
+        first = int(self._row[unit]) * self._granules
+        self._events.whole[first : first + self._granules][pieces] = event
