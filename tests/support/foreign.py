@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import gc
 import importlib.metadata
+import importlib.util
 import itertools
 import json
 import os
@@ -46,7 +47,7 @@ NEWER = {
 
 def install(package: str, needs: Sequence[str], folder: Path) -> None:
     """Install a project without its dependencies, unless it is there."""
-    if folder.exists():
+    if folder.exists() or importlib.util.find_spec(package) is not None:
         return
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
                "--target", str(folder)]  # fmt: skip
@@ -200,8 +201,10 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
         " the schedules eager, lazy and random as hardware runs it, and under eager in strict mode"
         f" ([what differs](undefined.md)); with the passes {PASSES.replace(',', ', ')} on. Of"
         " unsloth, sglang and vllm the modules with the kernels are imported alone; what else these"
-        " import is a stand-in. Triton's passes do not see TileLang's kernels: they are CUDA C++ of"
-        " its making, written in its language for this page and compiled by nvcc.",
+        " import is a stand-in. TileLang's programs were written for this page; nvcc compiles the"
+        " CUDA C++ that it makes of them, which Triton's passes do not see. What torch has is what"
+        " Inductor makes for a GPU of its functions. Where strict mode is 'not run', the row is"
+        " of an earlier run, without the passes that rewrite.",
         "",
         f"{right} of {len(rows)} rows are right, {strict} of them in strict mode, too; {earlier}"
         f" are for an earlier Triton than 3.9; the passes found {alarms} errors.",
@@ -214,7 +217,7 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
         verdict, other = (row[name].replace("|", "\\|") for name in ("verdict", "strict"))
         lines.append(
             f"| {row['project']} | {row['version']} | {row['kernel']} | {row['arch']} | {verdict} |"
-            f" {'same' if other == verdict else other} | {row['launches']} |"
+            f" {'same' if other == verdict else other or 'not run'} | {row['launches']} |"
             f" {len(row['alarms'])} | {row['seconds']} |"
         )
     return "\n".join([*lines, ""])

@@ -304,6 +304,35 @@ def _tilelang_product(kind: torch.dtype, *, transposed: bool) -> Pairs:
     yield c, a.float() @ b.float(), 0.0
 
 
+class Inductor:
+    def layer_norm() -> Pairs:  # type: ignore[misc]
+        x, w, b = _numbers(16, 256), _numbers(256), _numbers(256)
+        yield from _inductor(lambda: F.layer_norm(x, (256,), w, b) * torch.sigmoid(x))
+
+    def softmax() -> Pairs:  # type: ignore[misc]
+        x = _numbers(4, 3000)
+        yield from _inductor(lambda: torch.softmax(x / 3, -1))
+
+    def transposed_sum() -> Pairs:  # type: ignore[misc]
+        x, y = _numbers(96, 130), _numbers(130, 96)
+        yield from _inductor(lambda: (x.T + y).sum(1))
+
+    def cumsum() -> Pairs:  # type: ignore[misc]
+        x = _numbers(8, 200)
+        yield from _inductor(lambda: x.cumsum(1))
+
+    def cross_entropy() -> Pairs:  # type: ignore[misc]
+        x, y = _numbers(16, 300), torch.randint(0, 300, (16,))
+        yield from _inductor(lambda: F.cross_entropy(x, y))
+
+
+def _inductor(function: Callable[[], Any], most: float = 1e-5) -> Pairs:
+    from foreign_inductor import compiled
+
+    capability = int(CHOSEN["arch"].removeprefix("sm_"))
+    yield compiled(function, capability), function(), most
+
+
 def _mixed_in(name: str) -> dict[str, Callable[[], Pairs]]:
     """The tests of `third_party_kernels`, which compare by themselves."""
     kernels = getattr(importlib.import_module("third_party_kernels"), name)
@@ -329,6 +358,7 @@ PROJECTS = (
             environment=(("GEMS_VENDOR", "nvidia"),), cases=_cases(FlagGems),
             options={"check_views": False}),  # it makes views that are smaller than what it reads
     Project("tilelang", needs=TILELANG_NEEDS, cases=_cases(TileLang)),
+    Project("torch", cases=_cases(Inductor)),
     Project("unsloth", ("unsloth.kernels",), cases=_cases(Unsloth)),
     Project("sglang", ("sglang.kernels.ops",), cases=_cases(Sglang)),
     Project("vllm", ("vllm.v1.attention.ops", "vllm.model_executor.layers"), cases=_cases(Vllm),
