@@ -65,8 +65,8 @@ def test_the_page_has_every_kernel():
             assert f"| {project.package} |" in written
             assert f"| {name} | sm_90 |" in written
     row = {"project": "p", "version": "1", "kernel": "k", "arch": "sm_90", "verdict": RIGHT,
-           "launches": 3, "alarms": ["a"], "seconds": 1.0}  # fmt: skip
+           "strict": RIGHT, "launches": 3, "alarms": ["a"], "seconds": 1.0}  # fmt: skip
     made = page([row, {**row, "verdict": "wrong by 1|2", "alarms": []}])
-    assert "1 of 2 rows are right" in made
+    assert "1 of 2 rows are right, 1 of them in strict mode, too" in made
     assert "the passes found 1 errors" in made
     assert "wrong by 1\\|2" in made

@@ -211,6 +211,18 @@ LATER:
     assert str(caught.value.instruction).startswith("@")
 
 
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
+@pytest.mark.parametrize("width", ["u32", "u8"])
+def test_warps_that_store_to_one_place_by_one_instruction(schedule, width):
+    """The warps are at it together: neither store comes before the other. The same value is fine,
+    and so are several lanes of one warp, of which one is the last."""
+    store = f"  st.global.{width} [%out], "
+    with pytest.raises(SynchronizationFault, match="and was written by block"):
+        _run(store + "%thread;", schedule, 1)
+    assert _run(store + "7;", schedule, 1)[0] == 7
+    _run("  setp.lt.u32 %p2, %thread, 32;\n  @%p2" + store + "%thread;", schedule, 1)
+
+
 def test_blocks_in_several_processes_that_do_not_meet(monkeypatch):
     monkeypatch.setattr("triton_ext.emulator.schedule.parallel.WORTH_FORKING", -1)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})

@@ -2,9 +2,10 @@
 
 ``python tests/support/foreign.py [--projects A B] [--arch sm_90] [--folder .foreign] [--write]``
 installs each project of `foreign_cases` into a folder of its own, without what it depends on, and
-runs its kernels at small sizes in a process of its own: under three schedules, with all passes on.
-It prints a table; ``--write`` makes ``docs/reference/foreign.md`` of it. It ends with status 1 if a
-kernel does not come out right, or a pass finds an error in one.
+runs its kernels at small sizes in a process of its own: under three schedules, and in strict mode,
+with all passes on, those that rewrite too. It prints a table; ``--write`` makes
+``docs/reference/foreign.md`` of it. It ends with status 1 if a kernel does not come out right, or a
+pass finds an error in one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import contextlib
 import gc
 import importlib.metadata
+import importlib.util
 import itertools
 import json
 import os
@@ -28,8 +30,11 @@ from unittest import mock
 import pytest
 from sites import ROOT
 
-SCHEDULES = ("eager", "lazy", "random")
-PASSES = "verify-descriptors,lint-shared,report-layouts,check-conversion"
+RUNS = (("eager", False), ("lazy", False), ("random", False), ("eager", True))
+"""The schedules, and whether what is undefined by the letter is a fault."""
+PASSES = (
+    "verify-descriptors,lint-shared,report-layouts,check-conversion,widen-swizzle,nvmma-to-linear"
+)
 PAGE = ROOT / "docs" / "reference" / "foreign.md"
 CUDA = "## CUDA C++"
 """The heading of the page's other part, which `foreign_cuda` writes."""
@@ -44,7 +49,7 @@ NEWER = {
 
 def install(package: str, needs: Sequence[str], folder: Path) -> None:
     """Install a project without its dependencies, unless it is there."""
-    if folder.exists():
+    if folder.exists() or importlib.util.find_spec(package) is not None:
         return
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
                "--target", str(folder)]  # fmt: skip
@@ -68,8 +73,25 @@ def _forget_launches() -> None:
                 cache.clear()
 
 
-def _verdict(run: Any, arch: str, more: dict[str, Any]) -> tuple[str, int]:
-    """What becomes of a case: `RIGHT`, or what is wrong; and the launches."""
+def _verdict(run: Any, chosen: dict[str, Any], more: dict[str, Any]) -> tuple[str, str, int]:
+    """What becomes of a case: `RIGHT`, or what is wrong; the same in strict mode; the launches.
+
+    Args:
+        chosen: the GPU; it also gets the schedule, and is told of launches without Triton.
+    """
+    counts: list[int] = []
+    verdicts = {}
+    for strict in (False, True):
+        schedules = [schedule for schedule, mode in RUNS if mode == strict]
+        verdicts[strict] = _run(run, chosen, {**more, "strict": strict}, schedules, counts)
+    return verdicts[False], verdicts[True], sum(counts)
+
+
+def _run(
+    run: Any, chosen: dict[str, Any], more: dict[str, Any], schedules: Sequence[str],
+    counts: list[int],
+) -> str:  # fmt: skip
+    """What becomes of a case under some schedules; `counts` gets the launches."""
     import torch
 
     import triton_ext
@@ -78,11 +100,12 @@ def _verdict(run: Any, arch: str, more: dict[str, Any]) -> tuple[str, int]:
 
     @contextlib.contextmanager
     def scheduled(*_: Any, **options: Any) -> Iterator[Any]:
-        with emulate(arch, schedule=schedule, seed=1, **{**more, **options}) as gpu:
+        with emulate(chosen["arch"], schedule=schedule, seed=1, **{**more, **options}) as gpu:
             yield gpu
             launches.append(gpu.launches)
 
-    for schedule in SCHEDULES:
+    for schedule in schedules:
+        chosen.update(schedule=schedule, strict=more["strict"], launches=0)
         torch.manual_seed(0)
         _forget_launches()
         try:
@@ -94,14 +117,16 @@ def _verdict(run: Any, arch: str, more: dict[str, Any]) -> tuple[str, int]:
                         for number, (found, expected, most) in enumerate(run()):
                             apart = _error(found, expected)
                             if not apart <= most:
-                                return f"wrong by {apart:.1e} ({schedule}, {number})", sum(launches)
+                                return f"wrong by {apart:.1e} ({schedule}, {number})"
         except (Exception, pytest.skip.Exception) as error:
             earlier = [why for text, why in NEWER.items() if text in str(error)]
             if earlier:
-                return f"{EARLIER}: {earlier[0]}", sum(launches)
+                return f"{EARLIER}: {earlier[0]}"
             lines = str(error).splitlines() or [""]
-            return f"{type(error).__name__} ({schedule}): {lines[0]}", sum(launches)
-    return (RIGHT if sum(launches) else "no kernel was launched"), sum(launches)
+            return f"{type(error).__name__} ({schedule}): {lines[0]}"
+        launches.append(chosen["launches"])
+    counts += launches
+    return RIGHT if sum(launches) else "no kernel was launched"
 
 
 def worker(package: str, arch: str, folder: Path) -> None:
@@ -125,13 +150,14 @@ def worker(package: str, arch: str, folder: Path) -> None:
             with warnings.catch_warnings(), passes.enabled(PASSES) as results:
                 warnings.simplefilter("ignore")
                 with contextlib.redirect_stdout(sys.stderr):
-                    verdict, launches = _verdict(run, arch, project.options)
+                    verdict, strict, launches = _verdict(run, foreign_cases.CHOSEN, project.options)
                     third_party_kernels.first_configurations()
             said = [each for result in results.all for each in result.diagnostics]
             alarms = [each.message.splitlines()[0] for each in said if each.severity == "error"]
             print(json.dumps({
                 "project": package, "version": importlib.metadata.version(package), "arch": arch,
-                "kernel": name, "verdict": verdict, "launches": launches, "alarms": alarms,
+                "kernel": name, "verdict": verdict, "strict": strict, "launches": launches,
+                "alarms": alarms,
                 "compilations": len({(each.kernel, str(each)) for each in results.all}),
                 "seconds": round(time.monotonic() - begun, 1),
             }), flush=True)  # fmt: skip
@@ -156,7 +182,8 @@ def run_project(project: Any, arch: str, folder: Path, timeout: float) -> list[d
     last = (err.strip().splitlines() or [""])[-1]
     return rows + [
         {"project": project.package, "version": "", "arch": arch, "kernel": name, "alarms": [],
-         "verdict": f"not run: {last[:120]}", "launches": 0, "compilations": 0, "seconds": 0.0}
+         "verdict": f"not run: {last[:120]}", "strict": "", "launches": 0, "compilations": 0,
+         "seconds": 0.0}
         for name in sorted(missing)
     ]  # fmt: skip
 
@@ -166,27 +193,34 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
     rows = list(rows)
     right = sum(row["verdict"] == RIGHT for row in rows)
     earlier = sum(row["verdict"].startswith(EARLIER) for row in rows)
+    strict = sum(row["verdict"] == row["strict"] == RIGHT for row in rows)
     alarms = sum(len(row["alarms"]) for row in rows)
     lines = [
         "# Kernels of other projects",
         "",
         "This page is generated (`make foreign`). Each row is a kernel, or some, of a project as"
         " its package has it, run on the emulated GPU at small sizes and compared with torch: under"
-        " the schedules eager, lazy and random, with the passes verify-descriptors, lint-shared,"
-        " report-layouts and check-conversion on. Of unsloth, sglang and vllm the modules with the"
-        " kernels are imported alone; what else these import is a stand-in.",
+        " the schedules eager, lazy and random as hardware runs it, and under eager in strict mode"
+        f" ([what differs](undefined.md)); with the passes {PASSES.replace(',', ', ')} on. Of"
+        " unsloth, sglang and vllm the modules with the kernels are imported alone; what else these"
+        " import is a stand-in. TileLang's programs were written for this page; nvcc compiles the"
+        " CUDA C++ that it makes of them, which Triton's passes do not see. What torch has is what"
+        " Inductor makes for a GPU of its functions. Where strict mode is 'not run', the row is"
+        " of an earlier run, without the passes that rewrite.",
         "",
-        f"{right} of {len(rows)} rows are right, {earlier} are for an earlier Triton than 3.9; the"
-        f" passes found {alarms} errors.",
+        f"{right} of {len(rows)} rows are right, {strict} of them in strict mode, too; {earlier}"
+        f" are for an earlier Triton than 3.9; the passes found {alarms} errors.",
         "",
-        "| project | version | kernel | GPU | verdict | launches | errors of passes | seconds |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| project | version | kernel | GPU | verdict | strict | launches | errors of passes |"
+        " seconds |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        verdict = row["verdict"].replace("|", "\\|")
+        verdict, other = (row[name].replace("|", "\\|") for name in ("verdict", "strict"))
         lines.append(
             f"| {row['project']} | {row['version']} | {row['kernel']} | {row['arch']} | {verdict} |"
-            f" {row['launches']} | {len(row['alarms'])} | {row['seconds']} |"
+            f" {'same' if other == verdict else other or 'not run'} | {row['launches']} |"
+            f" {len(row['alarms'])} | {row['seconds']} |"
         )
     return "\n".join([*lines, ""])
 

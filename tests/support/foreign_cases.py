@@ -264,6 +264,75 @@ class Vllm:
         yield found, x.float() @ weights, 2e-3
 
 
+class TileLang:
+    def matmul() -> Pairs:  # type: ignore[misc]
+        yield from _tilelang_product(torch.float16, transposed=False)
+
+    def matmul_transposed() -> Pairs:  # type: ignore[misc]
+        yield from _tilelang_product(torch.float16, transposed=True)
+
+    def matmul_bf16() -> Pairs:  # type: ignore[misc]
+        yield from _tilelang_product(torch.bfloat16, transposed=True)
+
+    def matmul_int8() -> Pairs:  # type: ignore[misc]
+        yield from _tilelang_product(torch.int8, transposed=True)
+
+    def softmax() -> Pairs:  # type: ignore[misc]
+        x, y = _numbers(16, 256), torch.zeros(16, 256)
+        _tilelang("softmax", X=x, Y=y)
+        yield y, torch.softmax(x, -1), 1e-5
+
+    def add() -> Pairs:  # type: ignore[misc]
+        x, y, z = _numbers(16, 256), _numbers(16, 256), torch.zeros(16, 256)
+        _tilelang("add", X=x, Y=y, Z=z)
+        yield z, x + y, 0.0
+
+
+def _tilelang(name: str, *arguments: str | bool, **arrays: torch.Tensor) -> None:
+    from foreign_tilelang import launch
+
+    launch(name, arguments, CHOSEN, **arrays)
+
+
+def _tilelang_product(kind: torch.dtype, *, transposed: bool) -> Pairs:
+    sums = torch.int32 if kind == torch.int8 else torch.float32
+    a, b = (torch.randint(-3, 4, shape).to(kind) for shape in ((128, 96), (96, 128)))
+    c = torch.zeros(128, 128, dtype=sums)
+    names = (str(each).removeprefix("torch.") for each in (kind, sums))
+    given = {"A": a, "B": b.T.contiguous() if transposed else b, "C": c}
+    _tilelang("matmul", *names, transposed, **given)
+    yield c, a.float() @ b.float(), 0.0
+
+
+class Inductor:
+    def layer_norm() -> Pairs:  # type: ignore[misc]
+        x, w, b = _numbers(16, 256), _numbers(256), _numbers(256)
+        yield from _inductor(lambda: F.layer_norm(x, (256,), w, b) * torch.sigmoid(x))
+
+    def softmax() -> Pairs:  # type: ignore[misc]
+        x = _numbers(4, 3000)
+        yield from _inductor(lambda: torch.softmax(x / 3, -1))
+
+    def transposed_sum() -> Pairs:  # type: ignore[misc]
+        x, y = _numbers(96, 130), _numbers(130, 96)
+        yield from _inductor(lambda: (x.T + y).sum(1))
+
+    def cumsum() -> Pairs:  # type: ignore[misc]
+        x = _numbers(8, 200)
+        yield from _inductor(lambda: x.cumsum(1))
+
+    def cross_entropy() -> Pairs:  # type: ignore[misc]
+        x, y = _numbers(16, 300), torch.randint(0, 300, (16,))
+        yield from _inductor(lambda: F.cross_entropy(x, y))
+
+
+def _inductor(function: Callable[[], Any], most: float = 1e-5) -> Pairs:
+    from foreign_inductor import compiled
+
+    capability = int(CHOSEN["arch"].removeprefix("sm_"))
+    yield compiled(function, capability), function(), most
+
+
 def _mixed_in(name: str) -> dict[str, Callable[[], Pairs]]:
     """The tests of `third_party_kernels`, which compare by themselves."""
     kernels = getattr(importlib.import_module("third_party_kernels"), name)
@@ -276,15 +345,20 @@ def _mixed_in(name: str) -> dict[str, Callable[[], Pairs]]:
     return {test.removeprefix("test_"): functools.partial(run, test) for test in tests}
 
 
-CHOSEN = {"arch": "sm_90"}
-"""The GPU of the cases that enter it themselves."""
+CHOSEN: dict[str, Any] = {"arch": "sm_90"}
+"""The GPU, and how a case runs that enters it itself; such cases count their launches here."""
 
+TILELANG_NEEDS = ("apache-tvm-ffi<0.1.13,>=0.1.11", "z3-solver<4.15.5,>=4.13.0", "cloudpickle",
+                  "ml_dtypes", "psutil", "tqdm")  # fmt: skip
+"""What TileLang 0.1.15 needs, but for torch and its extension of it."""
 PROJECTS = (
     Project("liger-kernel", cases=_mixed_in("LigerKernels")),
     Project("torchao", cases=_cases(Torchao)),
     Project("flag_gems", needs=("pyyaml", "sqlalchemy", "packaging"),
             environment=(("GEMS_VENDOR", "nvidia"),), cases=_cases(FlagGems),
             options={"check_views": False}),  # it makes views that are smaller than what it reads
+    Project("tilelang", needs=TILELANG_NEEDS, cases=_cases(TileLang)),
+    Project("torch", cases=_cases(Inductor)),
     Project("unsloth", ("unsloth.kernels",), cases=_cases(Unsloth)),
     Project("sglang", ("sglang.kernels.ops",), cases=_cases(Sglang)),
     Project("vllm", ("vllm.v1.attention.ops", "vllm.model_executor.layers"), cases=_cases(Vllm),

@@ -102,6 +102,8 @@ class Opcode:
         in_flight: whether it may name registers that an asynchronous instruction still uses.
         evidence: what its behaviour rests on; None if that differs by form, as a `Row` says it.
         but: what holds of some of its forms alone, or "".
+        lockstep: whether several blocks may execute it at once: see
+            `triton_ext.emulator.schedule.batches`.
     """
 
     base: str
@@ -110,6 +112,7 @@ class Opcode:
     in_flight: bool
     evidence: Evidence | None
     but: str = ""
+    lockstep: bool = False
 
 
 Opcodes = Mapping[str, Opcode]
@@ -124,6 +127,7 @@ def instruction(
     but: str = "",
     convergent: bool | int = False,
     in_flight: bool = False,
+    lockstep: bool = False,
 ) -> Callable[[Decoder], Decoder]:
     """Mark a function as the decoder of opcodes that start with one of `bases`.
 
@@ -133,12 +137,13 @@ def instruction(
         convergent: whether all threads of a warp must execute it together; or of a larger group:
             the number of its threads.
         in_flight: whether it may name registers that an asynchronous instruction still uses.
+        lockstep: see `Opcode`.
     """
     size = WARP_THREADS if convergent is True else int(convergent)
 
     def mark(decode: Decoder) -> Decoder:
         marked = _MARKED.setdefault(decode.__module__, [])
-        marked += [Opcode(base, decode, size, in_flight, evidence, but) for base in bases]
+        marked += [Opcode(base, decode, size, in_flight, evidence, but, lockstep) for base in bases]
         return decode
 
     return mark

@@ -202,6 +202,7 @@ def _step(each: Instruction, operands: Operands, opcodes: Opcodes) -> Step:
         negated,
         found.convergent,
         found.in_flight,
+        found.lockstep,
         frozenset(operands.touched),
         frozenset(operands.written),
         frozenset(operands.read),

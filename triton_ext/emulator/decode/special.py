@@ -40,22 +40,37 @@ def _axis(name: str, value: Callable[[Cta, int], int]) -> dict[str, Value]:
     return {f"%{name}.{letter}": of(axis) for axis, letter in enumerate(_AXES)}
 
 
+def _place(name: str, value: Callable[[Any, int], Any]) -> dict[str, Value]:
+    """What follows from the index of the lanes' block.
+
+    Args:
+        value: from the index along an axis, and the size of a cluster along it.
+    """
+
+    def of(axis: int) -> Value:
+        return lambda cta, lanes: np.asarray(
+            value(cta.place(axis, lanes), cta.launch.cluster[axis]), np.uint64
+        )
+
+    return {f"%{name}.{letter}": of(axis) for axis, letter in enumerate(_AXES)}
+
+
 SPECIAL_REGISTERS: dict[str, Value] = {
     **{f"%tid.{letter}": _thread(axis) for axis, letter in enumerate(_AXES)},
     **_axis("ntid", lambda cta, axis: cta.launch.block[axis]),
-    **_axis("ctaid", lambda cta, axis: cta.index[axis]),
+    **_place("ctaid", lambda index, size: index),
     **_axis("nctaid", lambda cta, axis: cta.launch.grid[axis]),
-    **_axis("clusterid", lambda cta, axis: cta.index[axis] // cta.launch.cluster[axis]),
+    **_place("clusterid", lambda index, size: index // size),
     **_axis("nclusterid", lambda cta, axis: cta.launch.grid[axis] // cta.launch.cluster[axis]),
-    **_axis("cluster_ctaid", lambda cta, axis: cta.index[axis] % cta.launch.cluster[axis]),
+    **_place("cluster_ctaid", lambda index, size: index % size),
     **_axis("cluster_nctaid", lambda cta, axis: cta.launch.cluster[axis]),
     "%cluster_ctarank": _of_cta(lambda cta: cta.rank),
     "%cluster_nctarank": _of_cta(lambda cta: len(cta.cluster.ctas)),
     "%is_explicit_cluster": lambda cta, lanes: np.asarray(len(cta.cluster.ctas) > 1),
     "%laneid": lambda cta, lanes: cta.thread_number[lanes] % WARP_THREADS,
-    "%warpid": lambda cta, lanes: cta.thread_number[lanes] // WARP_THREADS,
-    "%nwarpid": _of_cta(lambda cta: -(-cta.threads // WARP_THREADS)),
-    "%smid": _of_cta(lambda cta: cta.multiprocessor),
+    "%warpid": lambda cta, lanes: cta.warp_number[lanes],
+    "%nwarpid": _of_cta(lambda cta: -(-cta.launch.threads // WARP_THREADS)),
+    "%smid": lambda cta, lanes: np.asarray(cta.processor(lanes), np.uint64),
     "%nsmid": _of_cta(lambda cta: cta.machine.multiprocessors),
     "%gridid": _of_cta(lambda cta: 1),
     "%clock": _of_cta(lambda cta: cta.machine.steps & 0xFFFFFFFF),

@@ -81,6 +81,7 @@ class Step:
         negated: whether the guard is ``@!p``.
         convergent: how many threads must execute it together: 32, a warp; 128, a warpgroup; or 0.
         in_flight: whether it may name registers that an asynchronous instruction still uses.
+        lockstep: whether several blocks may execute it at once.
         touched: the registers that it names.
         written: those of them that it writes.
         read, addresses: those whose values it reads, and that are addresses.
@@ -93,6 +94,7 @@ class Step:
     negated: bool
     convergent: int
     in_flight: bool
+    lockstep: bool
     touched: frozenset[Register]
     written: frozenset[Register] = frozenset()
     read: frozenset[Register] = frozenset()

@@ -24,7 +24,7 @@ from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import ARRIVALS
 from triton_ext.emulator.state.block import Cta
-from triton_ext.emulator.state.clocks import Agents, Clock
+from triton_ext.emulator.state.clocks import Agents, Rows
 from triton_ext.emulator.state.in_flight import RING
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, Bytes
@@ -45,23 +45,17 @@ from triton_ext.ptx.parse import Instruction, immediate
 
 
 def _queue(cta: Cta) -> tuple[object, ...]:
-    return ("cp.async", cta.index)
+    return ("cp.async", cta)
 
 
-def _begin(cta: Cta, agents: Agents, clocks_then: dict[int, Clock]) -> Agents:
+def _begin(cta: Cta, agents: Agents, then: Rows) -> Agents:
     """The agents of the warps' copies, which have seen what the warps had at the issue."""
-    clocks = cta.cluster.clocks
-    for agent, clock in clocks_then.items():
-        clocks.acquire(cta.copy_agents(np.array([agent])), clock)
-    return cta.copy_agents(agents)
+    copies = cta.copy_agents(agents)
+    cta.cluster.clocks.acquire_rows(copies, then)
+    return copies
 
 
-def _clocks_now(cta: Cta, agents: Agents) -> dict[int, Clock]:
-    clocks = cta.cluster.clocks
-    return {int(agent): clocks.snapshot(np.array([agent])) for agent in agents}
-
-
-@instruction("cp.async", evidence=SILICON)
+@instruction("cp.async", evidence=SILICON, lockstep=True)
 def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``cp.async.ca`` and ``.cg``; bytes past src-size, or all with ignore-src, become zeros."""
     level = modifiers.one_of(("ca", "cg"))
@@ -95,7 +89,7 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         if cta.machine.observer is not None and lengths.any():
             given = sources[lengths > 0], lane_sets.select(lanes, lengths > 0)
             cta.machine.observer.access(cta, given[1], "global", given[0], width, "copy")
-        then, line = _clocks_now(cta, agents), at.line
+        then, line = cta.cluster.clocks.rows(agents), at.line
 
         def perform() -> None:
             mine = _begin(cta, agents, then)
@@ -105,8 +99,7 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             values = _source(cta, sources, lengths, width, by)
             # Of one warp's copies, too, the later one comes after those alone that it waited for.
             issuers = np.searchsorted(agents, cta.agents_of_lanes(lanes))
-            seen = np.stack([each.seen for each in then.values()])[issuers]
-            cta.shared.store(targets, values, by_lane, event, seen=seen)
+            cta.shared.store(targets, values, by_lane, event, seen=then.seen[issuers])
             copies.done += 1
             copies.events.append(event)
 
@@ -147,7 +140,7 @@ def _source(
     return values
 
 
-@instruction("cp.async.commit_group", evidence=SILICON)
+@instruction("cp.async.commit_group", evidence=SILICON, lockstep=True)
 def commit_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> None:
         copies = cta.thread_copies
@@ -169,12 +162,11 @@ def _await(cta: Cta, lanes: Lanes, targets: NDArray[np.int64]) -> Outcome:
         return Split([lane_sets.select(lanes, ready), lane_sets.select(lanes, ~ready)])
 
     def resume() -> None:
-        clocks = cta.cluster.clocks
-        agents = cta.agents_of_lanes(lanes)
-        for agent in np.unique(agents):
-            own = cta.copy_agents(np.array([agent]))
-            event = copies.events[int(targets[agents == agent].max())]
-            clocks.acquire(np.array([agent]), clocks.of_event(own, event, fenced=False))
+        agents = cta.agents(lanes)
+        last = np.zeros(len(agents), np.int64)
+        np.maximum.at(last, np.searchsorted(agents, cta.agents_of_lanes(lanes)), targets)
+        events = np.array([copies.events[each] for each in last.tolist()])
+        cta.cluster.clocks.acquire_events(agents, cta.copy_agents(agents), events)
 
     return Wait(
         lambda: copies.done >= latest,
@@ -183,7 +175,7 @@ def _await(cta: Cta, lanes: Lanes, targets: NDArray[np.int64]) -> Outcome:
     )
 
 
-@instruction("cp.async.wait_group", evidence=SILICON)
+@instruction("cp.async.wait_group", evidence=SILICON, lockstep=True)
 def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     number = immediate(at.operands[0])
     if number is None or not 0 <= number < RING:
@@ -200,7 +192,7 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
     return run
 
 
-@instruction("cp.async.wait_all", evidence=SILICON)
+@instruction("cp.async.wait_all", evidence=SILICON, lockstep=True)
 def wait_all(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return lambda cta, lanes: _await(cta, lanes, cta.thread_copies.last[lanes])
 
@@ -288,7 +280,7 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         if (targets >> RANK_SHIFT != barriers >> RANK_SHIFT).any():
             raise BarrierFault("the data and the mbarrier must be of one block")
         agents = cta.agents(lanes)
-        then = _clocks_now(cta, agents)
+        then = cta.cluster.clocks.rows(agents)
         if cta.machine.observer is not None:
             cta.machine.observer.sends(cta, lanes, width)
 

@@ -26,6 +26,7 @@ NUMBERED_BARRIERS = 16
     "barrier.cta.sync",
     convergent=True,
     evidence=COMPILED,
+    lockstep=True,
 )
 @instruction(
     "bar.arrive",

@@ -22,7 +22,7 @@ def _target(label: str, at: Instruction, operands: Operands) -> int:
     return target
 
 
-@instruction("bra", in_flight=True, evidence=COMPILED)
+@instruction("bra", in_flight=True, evidence=COMPILED, lockstep=True)
 def branch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("uni")
     (label,) = at.operands
@@ -30,7 +30,7 @@ def branch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return lambda cta, lanes: jump
 
 
-@instruction("brx.idx", in_flight=True, evidence=COMPILED)
+@instruction("brx.idx", in_flight=True, evidence=COMPILED, lockstep=True)
 def indexed_branch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("uni")
     index, name = at.operands
@@ -48,14 +48,14 @@ def indexed_branch(at: Instruction, modifiers: Modifiers, operands: Operands) ->
     return run
 
 
-@instruction("ret", "exit", evidence=COMPILED)
+@instruction("ret", "exit", evidence=COMPILED, lockstep=True)
 def leave(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("uni")
     end = Jump(-1)
     return lambda cta, lanes: end
 
 
-@instruction("trap", evidence=COMPILED)
+@instruction("trap", evidence=COMPILED, lockstep=True)
 def trap(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> Outcome:
         raise EmulationError("the kernel executed a trap")

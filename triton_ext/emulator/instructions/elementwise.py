@@ -179,7 +179,7 @@ def opcodes(rows: Iterable[Row]) -> dict[str, Opcode]:
         for name in row.opcodes.split():
             found.setdefault(name, []).append(row)
     return {
-        name: Opcode(name, _decoder(name, mine), 0, in_flight=False, evidence=None)
+        name: Opcode(name, _decoder(name, mine), 0, in_flight=False, evidence=None, lockstep=True)
         for name, mine in found.items()
     }
 

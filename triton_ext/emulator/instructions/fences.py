@@ -33,6 +33,7 @@ def _fence(cta: Cta, lanes: Lanes) -> None:
     "fence.mbarrier_init",
     evidence=COMPILED,
     but="what it forbids: document",
+    lockstep=True,
 )
 def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``fence``, ``membar``, ``fence.mbarrier_init``: order what came before with what follows.

@@ -26,7 +26,7 @@ def _nothing(cta: Cta, lanes: Lanes) -> None:
     return None
 
 
-@instruction("prefetch", "prefetchu", "applypriority", "discard", evidence=NO_EFFECT)
+@instruction("prefetch", "prefetchu", "applypriority", "discard", evidence=NO_EFFECT, lockstep=True)
 def cache_hint(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Caches are not modelled. (A discarded line may hold anything: also what it held.)"""
     modifiers.one_of(_SPACES)
@@ -37,7 +37,11 @@ def cache_hint(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
 
 
 @instruction(
-    "createpolicy.fractional", "createpolicy.range", "createpolicy.cvt", evidence=NO_EFFECT
+    "createpolicy.fractional",
+    "createpolicy.range",
+    "createpolicy.cvt",
+    evidence=NO_EFFECT,
+    lockstep=True,
 )
 def cache_policy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """A cache policy: an opaque value, of use for hints alone."""
@@ -75,13 +79,13 @@ def maximum_registers(at: Instruction, modifiers: Modifiers, operands: Operands)
     return _nothing
 
 
-@instruction("pmevent", evidence=NO_EFFECT)
+@instruction("pmevent", evidence=NO_EFFECT, lockstep=True)
 def performance_event(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("mask")
     return _nothing
 
 
-@instruction("brkpt", evidence=NO_EFFECT)
+@instruction("brkpt", evidence=NO_EFFECT, lockstep=True)
 def breakpoint_(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> Outcome:
         raise EmulationError("the kernel reached a breakpoint")
@@ -89,7 +93,7 @@ def breakpoint_(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     return run
 
 
-@instruction("nanosleep", evidence=NO_EFFECT)
+@instruction("nanosleep", evidence=NO_EFFECT, lockstep=True)
 def sleep(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """For no time at all, which PTX allows: a loop lets the other threads run anyway."""
     modifiers.type()

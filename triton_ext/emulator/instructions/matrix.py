@@ -75,6 +75,7 @@ def _row_lanes(lanes: Lanes, rows: int) -> Lanes:
     convergent=True,
     evidence=SILICON,
     but="8-, 6- and 4-bit forms of sm_100: document",
+    lockstep=True,
 )
 def load_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``ldmatrix``: thread r of a warp names row r; each row is 16 bytes of shared memory."""
@@ -141,7 +142,13 @@ def load_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     return run
 
 
-@instruction("stmatrix", convergent=True, evidence=SILICON, but="8-bit forms of sm_100: document")
+@instruction(
+    "stmatrix",
+    convergent=True,
+    evidence=SILICON,
+    but="8-bit forms of sm_100: document",
+    lockstep=True,
+)
 def store_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``stmatrix``: the counterpart of ``ldmatrix``."""
     modifiers.flag("sync")
@@ -189,7 +196,7 @@ def store_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
     return run
 
 
-@instruction("movmatrix", convergent=True, evidence=SILICON)
+@instruction("movmatrix", convergent=True, evidence=SILICON, lockstep=True)
 def move_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``movmatrix``: a matrix of 8 x 8 in a warp's registers, transposed."""
     for part in ("sync", "aligned", "m8n8", "trans", "b16"):
@@ -232,6 +239,7 @@ _SHAPES = {
     convergent=True,
     evidence=SILICON,
     but="the rounding of random numbers, too; `.kind` of sm_120: document",
+    lockstep=True,
 )
 def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``mma.sync``: D = A x B + C, each warp its own."""

@@ -45,7 +45,7 @@ _HINTS = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "weak", "gpu", "cta", 
           "unified")  # fmt: skip
 
 
-@instruction("mov", evidence=COMPILED)
+@instruction("mov", evidence=COMPILED, lockstep=True)
 def move(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``mov``: also packs ``{a, b}`` into a wider register, and unpacks it."""
     type_name = modifiers.one_of((*DTYPES, "b128"))
@@ -306,7 +306,7 @@ def store_bytes(
             except MemoryFault as fault:
                 raise _blamed(fault, cta, lane_sets.select(lanes, here)) from None
             if origins is not None:
-                target.mark_undefined(offsets[here], origins[here])
+                target.mark_undefined(offsets[here], origins[here], agents[here])
     elif space == "local":
         cta.local.store(lane_sets.indices(lanes), addresses, values)
     else:
@@ -405,7 +405,7 @@ def _access(
     return _Access(space, type_name, order, width, texts, operands.address(address, at))
 
 
-@instruction("ld", "ldu", evidence=COMPILED)
+@instruction("ld", "ldu", evidence=COMPILED, lockstep=True)
 def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     access = _access(at, modifiers, operands, at.operands[1], at.operands[0])
     space, order, address = access.space, access.order, access.address
@@ -429,7 +429,7 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return run
 
 
-@instruction("st", evidence=COMPILED)
+@instruction("st", evidence=COMPILED, lockstep=True)
 def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     access = _access(at, modifiers, operands, at.operands[0], at.operands[1])
     space, order, address = access.space, access.order, access.address

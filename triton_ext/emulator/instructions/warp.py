@@ -196,15 +196,15 @@ def _by_members(
     return run
 
 
-@instruction("bar.warp.sync", evidence=COMPILED)
-@instruction("barrier.warp.sync", evidence=DOCUMENT)
+@instruction("bar.warp.sync", evidence=COMPILED, lockstep=True)
+@instruction("barrier.warp.sync", evidence=DOCUMENT, lockstep=True)
 def warp_barrier(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """A warp is one agent to the memory model: only the threads must meet."""
     read_mask = operands.reader(at.operands[0], "b32", at)
     return lambda cta, lanes: Members(read_mask, cta, lanes).outcome
 
 
-@instruction("activemask", evidence=SILICON)
+@instruction("activemask", evidence=SILICON, lockstep=True)
 def active_mask(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.type()
     write = operands.writer(at.operands[0], "b32", at)
@@ -216,7 +216,7 @@ def active_mask(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     return run
 
 
-@instruction("shfl.sync", evidence=SILICON)
+@instruction("shfl.sync", evidence=SILICON, lockstep=True)
 def shuffle(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``shfl.sync``: another lane's value within a segment; one's own where there is none.
 
@@ -334,7 +334,7 @@ _VOTES: dict[str, Callable[[Array, Array], Array]] = {
 """The result, from the mask of lanes that say yes and that of all which take part."""
 
 
-@instruction("vote.sync", evidence=SILICON)
+@instruction("vote.sync", evidence=SILICON, lockstep=True)
 def vote(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     mode = modifiers.one_of(("all", "any", "uni", "ballot"))
     kind = modifiers.one_of(("pred", "b32"))
@@ -364,7 +364,7 @@ def vote(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return _by_members(read_mask, execute, quick)
 
 
-@instruction("match.any.sync", "match.all.sync", evidence=SILICON)
+@instruction("match.any.sync", "match.all.sync", evidence=SILICON, lockstep=True)
 def match(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``match``: the lanes of the mask with the same value; or the mask, if all have it."""
     every = at.opcode.startswith("match.all")
@@ -389,7 +389,7 @@ def match(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return _by_members(read_mask, execute)
 
 
-@instruction("elect.sync", evidence=SILICON)
+@instruction("elect.sync", evidence=SILICON, lockstep=True)
 def elect(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``elect.sync d|p, mask``: the lowest lane of the mask that is there is the leader."""
     read_mask = operands.reader(at.operands[1], "b32", at)
@@ -416,7 +416,7 @@ def elect(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return _by_members(read_mask, execute, quick)
 
 
-@instruction("redux.sync", evidence=SILICON, but="f32: document")
+@instruction("redux.sync", evidence=SILICON, but="f32: document", lockstep=True)
 def reduce(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``redux.sync``: over the lanes of the mask; f32 has min and max alone, on sm_100a."""
     operation = modifiers.one_of(INTEGER)

@@ -231,7 +231,7 @@ class Fibers:
         machine, pred, end = cta.machine, cta.files["pred"], len(self.steps)
         counts, clocks = machine.counts, cta.cluster.clocks
         undefined = cta.undefined.registers
-        done = 0
+        done, counted, blocks = 0, None, 1
         while done < budget:
             pc = fiber.pc
             if pc == stop:
@@ -251,8 +251,10 @@ class Fibers:
             if cta.arriving:
                 self._settle(step, lanes)
             done += 1
-            machine.steps += 1
-            counts[pc] += 1
+            if lanes is not counted:
+                counted, blocks = lanes, cta.blocks_of(lanes)
+            machine.steps += blocks
+            counts[pc] += blocks
             if step.guard >= 0:
                 taken = pred[step.guard, lanes]
                 if step.negated:

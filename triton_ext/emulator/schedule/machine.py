@@ -31,6 +31,7 @@ from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Launch
 from triton_ext.emulator.state.clocks import Foreign, merged
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.leniencies import Taken
+from triton_ext.emulator.state.lockstep import Lockstep
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.units.global_order import GlobalOrder
 from triton_ext.emulator.units.mbarriers import check_complete, check_others, mismatches
@@ -163,6 +164,7 @@ class Machine:
         learned: what its clusters that are done had seen of those of other launches.
         liveness: whether it still gets anywhere.
         chosen: the clusters that run, by their numbers; None for all.
+        lockstep: how many blocks run as one: see `triton_ext.emulator.schedule.batches`.
         together: as many clusters run side by side as there is room for, as on a GPU; else the next
             one starts when the first has to wait.
     """
@@ -181,6 +183,7 @@ class Machine:
     values: bool = True
     changes: int = 0
     quantum: int = QUANTUM
+    lockstep: int = 1
     together: bool = False
     chosen: Sequence[int] | None = None
     target: Target = field(init=False)
@@ -201,18 +204,23 @@ class Machine:
     def __post_init__(self) -> None:
         self.target = self.program.target
         self.multiprocessors = self.target.capability.multiprocessors
-        self.counts = [0] * len(self.program.steps)
         self.fenced = self.program.of_cuda or any(
             step.instruction.opcode.startswith("tcgen05.fence") for step in self.program.steps
         )
+        self.begin()
+        self._room = max(1, self.multiprocessors // math.prod(self.launch.cluster))
+        timeout = self.limits.timeout
+        self._deadline = time.monotonic() + (PATIENCE if timeout is None else timeout)
+
+    def begin(self) -> None:
+        """Know nothing of what has run."""
+        self.steps, self.taken, self._resident = 0, {}, []
+        self.counts, self.liveness = [0] * len(self.program.steps), Liveness()
         if self.launch.checks.races and GlobalOrder.fits(self.launch):
             program = [step.instruction for step in self.program.steps]
             self.global_order = GlobalOrder(
                 self.launch, program, replicates=not self.program.of_cuda
             )
-        self._room = max(1, self.multiprocessors // math.prod(self.launch.cluster))
-        timeout = self.limits.timeout
-        self._deadline = time.monotonic() + (PATIENCE if timeout is None else timeout)
 
     def run(self, numbers: Sequence[int] | None = None) -> None:
         """Run clusters, given by their numbers in the grid; by default all.
@@ -326,6 +334,11 @@ class Machine:
         """The blocks that have started, and whose clusters are not done."""
         return [block for each in self._resident for block in each.blocks]
 
+    @property
+    def running(self) -> list[int]:
+        """The numbers of the clusters that have started, and not ended."""
+        return [number for each in self._resident for number in each.cluster.numbers.tolist()]
+
     def take_cluster(self, asking: Cluster | None = None) -> int | None:
         """Take the next cluster that has not started off the grid: its number, if there is one.
 
@@ -358,10 +371,10 @@ class Machine:
         return True
 
     def _start(self) -> None:
-        number = self.take_cluster()
-        assert number is not None
+        taken = [self.take_cluster() for _ in range(min(self.lockstep, len(self._waiting)))]
+        numbers = [number for number in taken if number is not None]
         self.changes += 1
-        cluster = Cluster(self, number)
+        cluster = Lockstep(self, numbers) if len(numbers) > 1 else Cluster(self, numbers[0])
         choose, steps = self.schedule.choose, self.program.steps
         held = self.schedule.held
         blocks = [
@@ -399,7 +412,8 @@ class Machine:
             self._deadline = time.monotonic() + PATIENCE
         if self.launch.history is not None:
             self.learned = merged(self.learned, cluster.clocks.learned())
-        self.on_cluster()
+        for _ in cluster.numbers:
+            self.on_cluster()
 
     # -------------------------------------------------------- asynchronous work
 

@@ -17,14 +17,15 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.program import Program
-from triton_ext.emulator.errors import EmulationError, MemoryFault
+from triton_ext.emulator.errors import EmulationError, LimitReached, MemoryFault
+from triton_ext.emulator.schedule.batches import in_lockstep
 from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.state.leniencies import Taken
 from triton_ext.emulator.units.global_order import Kept
@@ -64,22 +65,54 @@ def execute(machine: Machine) -> None:
     clusters = range(machine.launch.clusters)
     progress = _Progress(machine.program.kernel.name, len(clusters))
     machine.on_cluster = progress.advance
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 0
     workers = min(cores, len(clusters) - 1)
     try:
         size = sum(len(each.data) for each in machine.launch.memory.allocations)
-        alone = workers < 2 or size > MOST_COPIED or machine.observer is not None
+        alone = workers < 1 or size > MOST_COPIED or machine.observer is not None
         if alone or not independent(machine.program):
             machine.run()
             return
-        began = time.perf_counter()
-        machine.run(clusters[:1])
-        rest = clusters[1:]
-        worth = (time.perf_counter() - began) * len(rest) >= WORTH_FORKING
-        if not worth or not _fork(machine, rest, workers, progress):
-            machine.run(rest)
+        blocks = in_lockstep(machine, -(-(len(clusters) - 1) // workers))
+        suspects = _first_and_rest(machine, clusters, workers, progress, blocks)
+        if suspects:
+            order = [*suspects, *(each for each in clusters if each not in set(suspects))]
+            progress.again()
+            machine.begin()
+            _first_and_rest(machine, order, workers, progress)
     finally:
         progress.close()
+
+
+def _first_and_rest(
+    machine: Machine, clusters: Sequence[int], workers: int, progress: _Progress, blocks: int = 1
+) -> list[int]:
+    """Run clusters: the first one here, the rest in parallel if that is worth it.
+
+    Args:
+        blocks: how many run in lock-step.
+
+    Returns:
+        Those of which some may do something wrong, which only a run block by block can tell.
+        Nothing has run then. It is empty unless they run in lock-step.
+    """
+    memory = machine.launch.memory
+    memory.replaced = [] if blocks > 1 else None
+    began = time.perf_counter()
+    machine.run(clusters[:1])
+    rest = clusters[1:]
+    worth = (time.perf_counter() - began) * len(rest) >= WORTH_FORKING
+    machine.lockstep = blocks if worth else 1
+    forked = None
+    if worth and (workers > 1 or blocks > 1):
+        forked = _fork(machine, rest, workers, progress)
+    suspects = list(rest if forked is None and machine.lockstep > 1 else forked or ())
+    if suspects:
+        memory.put_back()
+    elif forked is None:
+        machine.run(rest)
+    memory.replaced, machine.lockstep = None, 1
+    return suspects
 
 
 class _Progress:
@@ -97,6 +130,10 @@ class _Progress:
         self.advances[0] += 1
         if self.advances is self._done:
             self.show(int(self._done[0]))
+
+    def again(self) -> None:
+        """All begins again."""
+        self._done[0] = 0
 
     def here(self) -> None:
         """What follows is done by this process again."""
@@ -117,19 +154,28 @@ class _Progress:
 
 @dataclass
 class _Answer:
-    """What became of a worker; if it is not complete, the work is to be done without forks."""
+    """What became of a worker; if it is not complete, the work is to be done without forks.
+
+    Attributes:
+        suspects: the clusters that ran in lock-step as something went wrong.
+    """
 
     complete: bool = False
     steps: int = 0
     error: EmulationError | None = None
     order: list[Kept] = field(default_factory=list)
     taken: dict[str, Taken] = field(default_factory=dict)
+    suspects: list[int] = field(default_factory=list)
 
 
-def _fork(machine: Machine, clusters: range, workers: int, progress: _Progress) -> bool:
-    """Run clusters in forks; False if that cannot be done, with nothing changed.
+def _fork(
+    machine: Machine, clusters: Sequence[int], workers: int, progress: _Progress
+) -> list[int] | None:
+    """Run clusters in forks, the first of which that finds a fault ends the others.
 
-    The first one that finds a fault ends the others.
+    Returns:
+        An empty list; or, with nothing changed in memory, None if they cannot run in forks, and
+        those that ran in lock-step as something went wrong.
     """
     finished = np.frombuffer(mmap.mmap(-1, 8 * workers), np.int64)
     children: dict[int, int] = {}
@@ -149,8 +195,9 @@ def _fork(machine: Machine, clusters: range, workers: int, progress: _Progress) 
         complete = all(answer.complete for answer in answers)
         if complete:
             write_back()
+    suspects = [number for answer in answers for number in answer.suspects]
     if not complete:
-        return False
+        return suspects or None
     machine.steps += sum(answer.steps for answer in answers)
     for answer in answers:
         machine.taken = answer.taken | machine.taken
@@ -161,7 +208,7 @@ def _fork(machine: Machine, clusters: range, workers: int, progress: _Progress) 
         machine.global_order.join(
             [answer.order for answer in answers], machine.launch.memory.allocations
         )
-    return True
+    return []
 
 
 @contextlib.contextmanager
@@ -212,7 +259,7 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def _start(machine: Machine, clusters: range) -> tuple[int, int]:
+def _start(machine: Machine, clusters: Sequence[int]) -> tuple[int, int]:
     """Fork a worker; its process and the pipe on which it answers."""
     reader, writer = os.pipe()
     parent = os.getpid()
@@ -238,7 +285,7 @@ def _start(machine: Machine, clusters: range) -> tuple[int, int]:
         os._exit(0)
 
 
-def _work(machine: Machine, clusters: range, writer: int) -> None:
+def _work(machine: Machine, clusters: Sequence[int], writer: int) -> None:
     """What a worker does: run clusters, and answer."""
     before = machine.steps
     answer = _Answer()
@@ -254,6 +301,8 @@ def _work(machine: Machine, clusters: range, writer: int) -> None:
     except EmulationError as error:
         unknown = isinstance(error, MemoryFault) and may_find
         answer = _Answer(not unknown, machine.steps - before, error, taken=machine.taken)
+        if machine.lockstep > 1 and not isinstance(error, LimitReached):
+            answer = _Answer(suspects=machine.running)
     finally:
         print(end="", flush=True)
         with os.fdopen(writer, "wb") as out:

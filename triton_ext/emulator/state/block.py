@@ -302,6 +302,7 @@ class Cluster:
 
     Attributes:
         number: in the grid, in the order of launch.
+        numbers: that, and those of others that it stands for: see `lockstep`.
         identity: its number among those of all GPUs.
         indices: those of its blocks.
         clocks: what each agent of its blocks has seen.
@@ -311,23 +312,29 @@ class Cluster:
         unwritten_loads: what its threads have loaded from memory that nothing wrote.
         taken: of how many clusters that had not started it has taken the place.
         pairs: allocations of tensor memory by pairs of blocks, by the rank of the first, halved.
+        threads: of each of its blocks.
     """
 
-    def __init__(self, machine: Gpu, number: int) -> None:
+    def __init__(self, machine: Gpu, number: int, *others: int) -> None:
         self.machine, self.number = machine, number
+        self.numbers: NDArray[np.int64] = np.array([number, *others])
         self.identity = machine.launch.first_cluster + number
-        self.indices = indices = machine.launch.blocks(number)
-        self._warps = -(-machine.launch.threads // WARP_THREADS)
+        self.indices = machine.launch.blocks(number)
+        self.threads = machine.launch.threads * len(self.numbers)
+        self._warps = -(-self.threads // WARP_THREADS)
         self._agents_each = agents_of_block(self._warps)
-        agents, known = len(indices) * self._agents_each, machine.launch.known
+        agents, known = len(self.indices) * self._agents_each, machine.launch.known
         self.clocks = Clocks(agents, self.identity, known)
-        self.unwritten_loads = UnwrittenLoads(machine.launch.threads)
-        self.ctas = [Cta(self, index, rank) for rank, index in enumerate(indices)]
+        self.unwritten_loads = UnwrittenLoads(self.threads)
+        self.ctas = self._blocks()
         live, exited = zip(*((cta.live, cta.exited) for cta in self.ctas), strict=True)
         self.barrier = ClusterBarrier(live, self.clocks, exited)
         self.released: dict[int, Clock] = {}
         self.taken = 0
         self.pairs: defaultdict[int, PairAllocation] = defaultdict(PairAllocation)
+
+    def _blocks(self) -> list[Cta]:
+        return [Cta(self, index, rank) for rank, index in enumerate(self.indices)]
 
     def agent_name(self, agent: int) -> str:
         """In words."""
@@ -345,6 +352,7 @@ class Cta:
         rank: in the cluster.
         threads, warps: their number.
         thread_number, thread_index: (threads,): 0, 1, ...; and (x, y, z) of these arrays.
+        warp_number: (threads,): whose warp each thread is of.
         first_agent, agents_each: its agents' numbers begin here, and are so many.
         live: (threads,): which threads have not exited; `finished`: none is left.
         exited: what those had seen that have exited.
@@ -374,17 +382,14 @@ class Cta:
         self.machine = cluster.machine
         self.launch = self.machine.launch
         storage = self.launch.storage
-        self.threads = self.launch.threads
+        self.threads = cluster.threads
         self.warps = -(-self.threads // WARP_THREADS)
         number = cluster.number * len(cluster.indices) + rank
         self.multiprocessor = number % self.machine.multiprocessors
         self.thread_number: NDArray[np.intp] = np.arange(self.threads)
-        x, y, _ = self.launch.block
-        self.thread_index = (
-            self.thread_number % x,
-            self.thread_number // x % y,
-            self.thread_number // (x * y),
-        )
+        own, (x, y, _) = self.thread_number % self.launch.threads, self.launch.block
+        self.thread_index = own % x, own // x % y, own // (x * y)
+        self.warp_number = own // WARP_THREADS
         self.live = np.ones(self.threads, np.bool_)
         self.exited = cluster.clocks.empty()
         self.finished = False
@@ -394,7 +399,7 @@ class Cta:
         self._agents: dict[tuple[int, int, bool], Agents] = {}
         self.files = register_file(storage.counts, self.threads)
         self.carry = np.zeros(self.threads, np.bool_)
-        self.shared = SharedMemory(SHARED_BASE + self.launch.shared_bytes, cluster.clocks)
+        self.shared = self._shared()
         self.shared.agent_name = cluster.agent_name
         self.shared.excused = self._excused
         self.shared.undefined = cluster.unwritten_loads.fault
@@ -414,6 +419,21 @@ class Cta:
         self.tensor_core: TensorCore | None = None
         self.instruction: Instruction | None = None
         self.polled: dict[int, str | tuple[int, bytes]] = {}
+
+    def _shared(self) -> SharedMemory:
+        return SharedMemory(SHARED_BASE + self.launch.shared_bytes, self.cluster.clocks)
+
+    def place(self, axis: int, lanes: Lanes) -> Any:
+        """The x, y or z of the lanes' block: one for all, or (lanes,)."""
+        return self.index[axis]
+
+    def processor(self, lanes: Lanes) -> Any:
+        """The number of the multiprocessor that the lanes run on, likewise."""
+        return self.multiprocessor
+
+    def blocks_of(self, lanes: Lanes) -> int:
+        """The number of blocks that have a lane in the set."""
+        return 1
 
     @functools.cached_property
     def thread_copies(self) -> ThreadCopies:

@@ -10,6 +10,7 @@ Model" and "Proxies").
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,6 +103,21 @@ class Clock:
 
     def copy(self) -> Clock:
         return Clock(self.seen.copy(), self.fenced.copy(), self.foreign, self.proxied)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What each of several agents had seen at one moment.
+
+    Attributes:
+        seen, fenced: (agents, all agents of the cluster): see the module.
+        foreign, proxied: see `Clock`; of each agent, or empty if none has seen any.
+    """
+
+    seen: NDArray[np.int64]
+    fenced: NDArray[np.int64]
+    foreign: Sequence[Foreign]
+    proxied: Sequence[Foreign]
 
 
 class Clocks:
@@ -204,6 +220,26 @@ class Clocks:
             for agent in agents.tolist():
                 clock.proxied = merged(clock.proxied, self.proxied.get(agent, {}))
         return clock
+
+    def rows(self, agents: Agents) -> Rows:
+        """What each of `agents` has seen."""
+        foreign, proxied = (
+            [known.get(agent, {}) for agent in agents.tolist()] if known else ()
+            for known in (self.foreign, self.proxied)
+        )
+        return Rows(self.seen[agents], self.fenced[agents], foreign, proxied)
+
+    def acquire_rows(self, agents: Agents, rows: Rows) -> None:
+        """From now on each of `agents` has seen what is in its row."""
+        self.seen[agents] = np.maximum(self.seen[agents], rows.seen)
+        self.fenced[agents] = np.maximum(self.fenced[agents], rows.fenced)
+        for known, more in ((self.foreign, rows.foreign), (self.proxied, rows.proxied)):
+            for agent, each in zip(agents.tolist(), more, strict=False):
+                known[agent] = merged(known.get(agent, {}), each)
+
+    def acquire_events(self, agents: Agents, others: Agents, events: NDArray[np.int64]) -> None:
+        """From now on each of `agents` has seen an event of the agent beside it."""
+        self.seen[agents, others] = np.maximum(self.seen[agents, others], events)
 
     def knows(self, agent: int) -> NDArray[np.int64]:
         """What an agent has seen, or observed by relaxed waits: it knows that this has happened."""

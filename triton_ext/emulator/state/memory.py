@@ -246,6 +246,7 @@ class GlobalMemory:
     Attributes:
         released: what flags have released, by address: see `units.memory_order`.
         workspace: the address of what a cooperative launch synchronizes its grid with; 0: none.
+        replaced: if it is a list, what stores of threads have replaced: see `put_back`.
     """
 
     def __init__(
@@ -256,6 +257,7 @@ class GlobalMemory:
         self.find = find
         self.released: dict[int, Any] = {}
         self.workspace = 0
+        self.replaced: list[tuple[Allocation, Offsets, Bytes]] | None = None
 
     def register(self, array: NDArray[Any], owner: Any = None, name: str = "") -> int:
         """Make a contiguous array's bytes accessible, and return its address."""
@@ -386,7 +388,14 @@ class GlobalMemory:
             found.check_owned(offsets, width)
             if by is not None:
                 by.lanes(lanes).write(found, 0, offsets, values[lanes])
+            if self.replaced is not None:
+                self.replaced.append((found, offsets, gather(found.data, offsets, width)))
             scatter(found.data, offsets, values[lanes], width)
+
+    def put_back(self) -> None:
+        """Have the contents again that were replaced."""
+        for found, offsets, values in reversed(self.replaced or []):
+            scatter(found.data, offsets, values, values.shape[1])
 
 
 class LocalMemory:

@@ -16,6 +16,7 @@ from triton_ext.emulator.errors import (
     UninitializedRead,
 )
 from triton_ext.emulator.state.clocks import Agents, Clock, Clocks
+from triton_ext.emulator.state.loads import LastLoads
 from triton_ext.emulator.state.memory import SHARED_BASE, Bytes, Offsets, check_aligned
 from triton_ext.emulator.state.stamps import (
     AGENT,
@@ -46,6 +47,7 @@ class SharedMemory:
     Args:
         size: the first offset past the end, in the block's window; the system's part counts.
         clocks: the cluster's.
+        blocks: as many windows lie behind each other: see `lockstep`.
 
     Attributes:
         written: the last write of each byte.
@@ -54,17 +56,13 @@ class SharedMemory:
         unread: if it is asked for, by the event of each copy into it the instruction.
     """
 
-    def __init__(self, size: int, clocks: Clocks) -> None:
-        granules = -(-size // GRANULE)
+    def __init__(self, size: int, clocks: Clocks, blocks: int = 1) -> None:
+        granules = blocks * -(-size // GRANULE)
         self.size, self.granules = size, granules
         self.data: Bytes = np.zeros(granules * GRANULE, np.uint8)
         self.clocks = clocks
         self.written, self.read = Stamps(granules, NOBODY), Stamps(granules)
-        # The last read of each byte by each agent that has read at all: `_row` of them each.
-        self._loads = Stamps(0)
-        self._loaders: NDArray[np.intp] = np.zeros(0, np.intp)
-        self._row = np.full(clocks.agents, -1, np.intp)
-        self._threads: NDArray[np.intp] = np.zeros(0, np.intp)  # the rows of warps, not of units
+        self._loads = LastLoads(granules, clocks.agents)
         self.copies: dict[int, Any] = {}
         self.unread: dict[int, Instruction | None] = {}
         self._undefined: tuple[Numbers, Origins] | None = None
@@ -93,6 +91,11 @@ class SharedMemory:
                 f" {self.size - SHARED_BASE} bytes at {SHARED_BASE:#x}"
             ).by(first)
 
+    def _placed(self, offsets: Offsets, width: int, agents: Agents) -> Offsets:
+        """Where each agent's offsets, that are checked here, lie in `data`."""
+        self._check(offsets, width)
+        return offsets
+
     def _bytes(self, offsets: Offsets, width: int) -> Bytes:
         """(n, width): what the bytes hold."""
         values: Bytes = self.data.view(_TYPES[width])[offsets // width].view(np.uint8)
@@ -103,12 +106,13 @@ class SharedMemory:
         pieces = np.ascontiguousarray(values).view(_TYPES[width])
         self.data.view(_TYPES[width])[offsets // width] = pieces[:, 0]
 
-    def mark_undefined(self, offsets: Offsets, origins: Origins) -> None:
-        """Some bytes that were just stored are undefined values.
+    def mark_undefined(self, offsets: Offsets, origins: Origins, agents: Agents) -> None:
+        """Some bytes that lanes' agents have just stored are undefined values.
 
         Args:
             origins: (n, width); 0 for the bytes that are defined.
         """
+        offsets = self._placed(offsets, origins.shape[1], agents)
         if self._undefined is None:
             size = self.granules * GRANULE
             self._undefined = np.full(size, NOBODY), np.zeros(size, np.int64)
@@ -201,7 +205,7 @@ class SharedMemory:
             UninitializedRead: nothing wrote one of the bytes, or what did was undefined.
             SynchronizationFault: nothing orders the write before.
         """
-        self._check(offsets, width)
+        offsets = self._placed(offsets, width, agents)
         written = self.written.get(offsets, width)
         if origins is not None:
             origins[:] = self._origins(offsets, width)
@@ -220,13 +224,7 @@ class SharedMemory:
             if np.count_nonzero(recent):
                 self._check_lanes(offsets, recent, written, threads)
         event = self.clocks.tick(agents)
-        rows = self._row[agents]
-        if rows.min() < 0:
-            new = np.unique(agents[rows < 0])
-            self._add_loaders(new)
-            self._threads = np.concatenate([self._threads, self._row[new]])
-            rows = self._row[agents]
-        self._loads.put(offsets + rows * (self.granules * GRANULE), width, event)
+        self._loads.put(agents, offsets, width, event)
         return self._bytes(offsets, width)
 
     @staticmethod
@@ -245,34 +243,23 @@ class SharedMemory:
                 " warp need not be in step; bar.warp.sync (__syncwarp) is missing"
             )
 
-    def _add_loaders(self, agents: Agents) -> None:
-        first, number = len(self._loaders), len(self._loaders) + len(agents)
-        if number * self.granules > len(self._loads.whole):
-            self._loads.grow((number + first // 2) * self.granules)
-        self._row[agents] = np.arange(first, number)
-        self._loaders = np.concatenate([self._loaders, agents])
-
-    def _last_loads(self) -> Numbers:
-        """(rows, granules): the event of each reader's last read of each piece."""
-        return self._loads.whole.reshape(-1, self.granules)
-
     def _check_loaded(self, offsets: Offsets, values: Bytes, agents: Agents) -> None:
         """Raise if lanes' agents write bytes that another agent's thread may not have read yet."""
-        rows = self._threads
+        rows = self._loads.warps
         if not len(rows):
             return
-        seen = self.clocks.seen[agents[:, None], self._loaders[rows]]
-        near = self._last_loads()[rows, (offsets >> 4)[:, None]] > seen
+        seen = self.clocks.seen[agents[:, None], self._loads.readers(agents)]
+        near = self._loads.pieces[rows, (offsets >> 4)[:, None]] > seen
         if not np.count_nonzero(near):
             return
         loaders, lanes = np.nonzero(near.T)
-        where = offsets[lanes] + rows[loaders] * (self.granules * GRANULE)
-        late = self._loads.get(where, values.shape[1]) > seen[lanes, loaders][:, None]
+        loads = self._loads.get(rows[loaders], offsets[lanes], values.shape[1])
+        late = loads > seen[lanes, loaders][:, None]
         late = late & (self._bytes(offsets[lanes], values.shape[1]) != values[lanes])
         if late.any():
             at, byte = (int(n) for n in np.argwhere(late)[0])
-            address, loader = int(offsets[lanes[at]]) + byte, int(self._loaders[rows[loaders[at]]])
-            loads = self._loads.get(where, values.shape[1])
+            address = int(offsets[lanes[at]]) + byte
+            loader = int(self._loads.agents[rows[loaders[at]]])
             event = int(np.broadcast_to(loads, late.shape)[at, byte])
             raise SynchronizationFault(
                 f"shared address {address:#x} is written, and was read by"
@@ -284,17 +271,17 @@ class SharedMemory:
         """The events of the last write and of the last read by anyone, for each piece of 16 bytes
         of a range; 0 if there was none."""
         here = self._range(start, size)
-        reads = self._last_loads()[: len(self._loaders), here].max(axis=0, initial=0)
+        reads = self._loads.pieces[:, here].max(axis=0, initial=0)
         return self.written.whole[here] >> EVENT, reads
 
     def check_reads_fenced(self, start: int, size: int, clock: Clock, name: str) -> None:
         """Raise SynchronizationFault if no proxy fence lies between the threads' reads of some
         bytes and `name`, which is about to write there.
         """
-        rows, here = self._threads, self._range(start, size)
-        late = self._last_loads()[rows, here] > clock.fenced[self._loaders[rows]][:, None]
+        rows, here = self._loads.warps, self._range(start, size)
+        late = self._loads.pieces[rows, here] > clock.fenced[self._loads.agents[rows]][:, None]
         if late.any():
-            reader = int(self._loaders[rows[int(np.argwhere(late)[0][0])]])
+            reader = int(self._loads.agents[rows[int(np.argwhere(late)[0][0])]])
             raise SynchronizationFault(
                 f"shared address {start:#x} is written by {name}, and was read by"
                 f" {self.agent_name(reader)}; between the two, a proxy fence (fence.proxy.async)"
@@ -303,10 +290,10 @@ class SharedMemory:
 
     def _check_loads(self, chunks: Any, clock: Clock, name: str) -> None:
         """Raise if `name` writes 16-byte chunks that someone may still be reading."""
-        loaders = self._loaders
+        loaders = self._loads.agents
         if not len(loaders):
             return
-        loads = self._last_loads()[: len(loaders), chunks]
+        loads = self._loads.pieces[:, chunks]
         late = loads > clock.seen[loaders][:, None]
         if np.count_nonzero(late):
             row, chunk = (int(n) for n in np.argwhere(late)[0])
@@ -336,7 +323,7 @@ class SharedMemory:
                 need an order, too; by default, what the lanes' agents have seen.
         """
         width = values.shape[1]
-        self._check(offsets, width)
+        offsets = self._placed(offsets, width, agents)
         written = self.written.get(offsets, width)
         if seen is None:
             late = self._late(written, agents)
@@ -408,7 +395,7 @@ class SharedMemory:
         self._check_defined(offsets, width, name)
         event = self.clocks.unit_event(unit)
         self.read.put(offsets, width, stamp(event, unit))
-        self._last_loads_of(unit)[offsets >> 4] = event
+        self._loads.put_unit(unit, offsets >> 4, event)
         if self.moved is not None:
             self.moved(name, "load", len(offsets) * width)
         return self._bytes(offsets, width)
@@ -430,18 +417,11 @@ class SharedMemory:
             self._check_defined(np.arange(self.granules)[pieces] * GRANULE, GRANULE, name)
         event = self.clocks.unit_event(unit)
         self.read.fill(pieces, stamp(event, unit))
-        self._last_loads_of(unit)[pieces] = event
+        self._loads.put_unit(unit, pieces, event)
         found: Bytes = self.data.view(_TYPES[GRANULE])[pieces].view(np.uint8)
         if self.moved is not None:
             self.moved(name, "load", len(found))
         return found.reshape(-1, GRANULE), written
-
-    def _last_loads_of(self, unit: int) -> Numbers:
-        """(granules,): the event of a unit's last read of each piece."""
-        if self._row[unit] < 0:
-            self._add_loaders(np.array([unit]))
-        first = int(self._row[unit]) * self.granules
-        return self._loads.whole[first : first + self.granules]
 
     def _not_seen(self, offsets: Offsets, written: Numbers, clock: Clock, name: str) -> None:
         """Raise for the first byte that nothing wrote, or that the asynchronous proxy can't see."""
@@ -490,9 +470,7 @@ class SharedMemory:
     def last_accesses(self, but: range) -> dict[int, int]:
         """The event of each agent's last access that has left a trace, but for some agents."""
         found: dict[int, int] = {}
-        for agent, loads in zip(
-            self._loaders.tolist(), self._last_loads()[: len(self._loaders)], strict=True
-        ):
+        for agent, loads in zip(self._loads.agents.tolist(), self._loads.pieces, strict=True):
             if agent not in but:
                 found[agent] = int(loads.max())
         written = self.written.all()

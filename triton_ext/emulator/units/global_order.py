@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from triton_ext.emulator.errors import SynchronizationFault, UninitializedRead
 from triton_ext.emulator.state.block import Cta, Launch, agent_name, agents_of_block
 from triton_ext.emulator.state.clocks import SYSTEM, WIDEST, Agents, Clock, Clocks, Foreign
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.lockstep import Lockstep
 from triton_ext.emulator.state.memory import EMPTY, Allocation, Offsets, Rows, gather
 from triton_ext.emulator.units.history import SCOPE_NAMES, History
 from triton_ext.emulator.units.shadows import (
@@ -168,27 +169,60 @@ class By:
         return late
 
 
+@dataclass(frozen=True)
+class LockstepBy(By):
+    """Threads of blocks in lock-step, or their copies.
+
+    Attributes:
+        blocks: the blocks, which have numbers of their own, and so have their agents there.
+    """
+
+    blocks: Lockstep = field(kw_only=True)
+
+    def codes(self) -> Codes:
+        blocks = self.blocks
+        whose = (blocks.numbers[blocks.block_of(self.agents)] << AGENT_BITS) + blocks.own(
+            self.agents
+        )
+        return (whose << AGENT_SHIFT) + (self.event << SCOPE_BITS)
+
+    def unordered(self, codes: Codes, agents: Agents, agents_each: int) -> NDArray[np.bool_]:
+        blocks = self.blocks
+        cluster, agent = codes >> CLUSTER_SHIFT, codes >> AGENT_SHIFT & (1 << AGENT_BITS) - 1
+        event = codes >> SCOPE_BITS & (1 << EVENT_BITS) - 1
+        here = cluster == blocks.numbers[blocks.block_of(agents)][:, None]
+        there = blocks.agent(np.where(here, agent, 0), agents)
+        seen = self.clocks.seen[agents[:, None], there]
+        late: NDArray[np.bool_] = (codes != 0) & ~(here & (event <= seen))
+        return late
+
+
+def _by(cta: Cta, agents: Agents, event: int, scope: int, line: int) -> By | None:
+    """The agent of each lane, that accesses global memory as an event."""
+    order, cluster = cta.machine.global_order, cta.cluster
+    if order is None:
+        return None
+    common = order, cluster.identity, cluster.clocks, cta.rank, agents, event, scope, line
+    if isinstance(cluster, Lockstep):
+        return LockstepBy(*common, blocks=cluster)
+    return By(*common)
+
+
 def threads(cta: Cta, lanes: Lanes, scope: int = 0) -> By | None:
     """Threads that access global memory now; None if its order is not checked.
 
     Args:
         scope: of an atomic access.
     """
-    order = cta.machine.global_order
-    if order is None:
+    if cta.machine.global_order is None:
         return None
-    clocks = cta.cluster.clocks
-    event, agents = clocks.tick(cta.agents(lanes)), cta.agents_of_lanes(lanes)
-    return By(order, cta.cluster.identity, clocks, cta.rank, agents, event, scope, _line_of(cta))
+    event = cta.cluster.clocks.tick(cta.agents(lanes))
+    return _by(cta, cta.agents_of_lanes(lanes), event, scope, _line_of(cta))
 
 
 def copies(cta: Cta, agents: Agents, event: int, line: int) -> By | None:
     """The copies of each lane's warp (``cp.async``) that access global memory as an event."""
-    order = cta.machine.global_order
-    if order is None:
-        return None
-    cluster = cta.cluster
-    return By(order, cluster.identity, cluster.clocks, cta.rank, agents, event, 0, line)
+    return _by(cta, agents, event, 0, line)
 
 
 def unit(
@@ -340,6 +374,7 @@ class GlobalOrder:
             rows = np.repeat(mine, len(where) // len(mine))[:, None]
             bytes_of = Rows(where, unit)
             bytes_of.scatter(shadow.writer, rows)
+            self._check_together(of, shadow, where, rows, by, new)
             bytes_of.scatter(shadow.writer_line, by.line)
             changed = bytes_of.gather(of.data) != new
             if not changed.all():
@@ -376,6 +411,24 @@ class GlobalOrder:
         access = _Access(by.cluster, int(agents[row]), by.scope, by.line)
         other = _Access(*fields(int(codes[row, byte])), int(lines[at]))
         raise self._fault(of, at, access, does, other, did)
+
+    def _check_together(
+        self, of: Allocation, shadow: Shadow, where: Offsets, mine: Codes, by: By,
+        new: NDArray[np.uint8],
+    ) -> None:  # fmt: skip
+        """Raise if several agents write a byte by one instruction, and not all the same value."""
+        if by.scope or (gather(shadow.writer, where, unit := new.shape[1]) == mine).all():
+            return
+        places = (where[:, None] + np.arange(unit)).reshape(-1)
+        codes, values = np.repeat(mine[:, 0], unit), new.reshape(-1)
+        _, last, same = np.unique(places[::-1], return_index=True, return_inverse=True)
+        winner = (len(places) - 1 - last)[same][::-1]  # whose value stays
+        late = np.flatnonzero((values != values[winner]) & (codes != codes[winner]))
+        if len(late):
+            first = int(late[0])
+            access = _Access(*fields(int(codes[first])), by.line)
+            other = _Access(*fields(int(codes[winner[first]])), by.line)
+            raise self._fault(of, int(places[first]), access, "written", other, "written")
 
     def _check_proxy(
         self, of: Allocation, shadow: Shadow, where: Offsets, unit: int, by: By

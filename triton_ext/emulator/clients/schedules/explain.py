@@ -168,7 +168,7 @@ def _left_out(program: Program, group: Sequence[int]) -> tuple[Program, set[int]
         gone = dataclasses.replace(step.instruction, opcode="nop", operands=())
         nothing = frozenset[Any]()
         steps[number] = Step(
-            gone, lambda cta, lanes: None, step.guard, step.negated, 0, False, nothing
+            gone, lambda cta, lanes: None, step.guard, step.negated, 0, False, False, nothing
         )
         instructions[number] = gone
     kernel = dataclasses.replace(program.kernel, instructions=tuple(instructions))
