@@ -180,8 +180,9 @@ class _Machine:
     def _signal(self, state: Any, signal: Any, left: Any) -> Any:
         """A commit arrives: in its own block after those before it.
 
-        In a block that has ended it is lost, and that is no fault if it, or a later one of its
-        tensor core, has arrived elsewhere: who knows that knows that the work is done.
+        In a block that has ended it is lost, and that is no fault if some commit of its tensor core
+        has arrived: who knows that knows that the work is done, as there is none but that of the
+        first.
         """
         threads, copies, barriers, named, memory = state
         _, block, number, b = signal
@@ -189,19 +190,19 @@ class _Machine:
         before = [each for each in copies if each[:2] == ("M", block) and each[2] < number]
         if rank == block and any(home(each[3])[1] == block for each in before):
             return
-        if self._arrived(threads, copies, block, number) and self._ended(threads, rank):
+        if self._arrived(threads, copies, block) and self._ended(threads, rank):
             yield threads, left, barriers, named, memory
             return
         self._living(threads, rank)
         yield threads, left, self._count(barriers, (name, rank), 1), named, memory
 
-    def _arrived(self, threads: Any, copies: Any, block: int, number: int) -> bool:
-        """Whether a commit of a block, or a later one, has arrived somewhere."""
+    def _arrived(self, threads: Any, copies: Any, block: int) -> bool:
+        """Whether a commit of a block has arrived somewhere."""
         program = self.program
         for thread, (at, _, _) in enumerate(threads):
             commits = [op for op in program.threads[thread][:at] if op[0] == "M"]
             if program.rank(thread) == block:
-                for n, op in enumerate(commits[number:], number):
+                for n, op in enumerate(commits):
                     pending = sum(each[:3] == ("M", block, n) for each in copies)
                     if pending < len(op[2]):
                         return True

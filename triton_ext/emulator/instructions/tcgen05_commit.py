@@ -77,18 +77,16 @@ def _arrival(
     unit, far = cta.unit_agent(UNIT), any(each >> RANK_SHIFT != cta.rank for each in addresses)
 
     def arrive(clock: Clock) -> None:
-        event, core = int(clock.seen[unit]), tensor_core(cta)
-        if far and event <= core.announced:  # there was no work since: it has an event of its own
+        event = int(clock.seen[unit])
+        if far and not event:  # there was no work
             event = cta.cluster.clocks.unit_event(unit)
-            clock.seen[unit] = core.done[thread] = event
-        if far:
-            core.announced = event
+            clock.seen[unit] = tensor_core(cta).done[thread] = event
         for address in addresses:
             barrier = find(cta, address, clock=clock)
             if address >> RANK_SHIFT == cta.rank:
                 barrier.check_turn(clock.seen, "a tcgen05.commit")
             else:
-                # Who knows, by this commit or a later one, that the work is done, knows of this.
+                # Who knows, by any commit, that the same work or later work is done, knows of this.
                 arrival = arrives_from_afar(cta, address, unit, event)
                 arrival.released[unit] = event
             barrier.signals[unit] = event, barrier.phase

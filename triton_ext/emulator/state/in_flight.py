@@ -164,7 +164,6 @@ class TensorCore:
         done: for each thread, the last event of the operations that it issued.
         issued: the last event of each operation, and the warp that issued it, as an agent; kept if
             the program has tcgen05.fence.
-        announced: the last event of which a commit has told another block.
         collectors: what each collector buffer holds: which operand of which instruction.
     """
 
@@ -172,7 +171,6 @@ class TensorCore:
     group: int = 0
     done: dict[int, int] = field(default_factory=dict)
     issued: list[tuple[int, int]] = field(default_factory=list)
-    announced: int = 0
     collectors: dict[str, object] = field(default_factory=dict)
 
 
