@@ -162,7 +162,8 @@ def _cutlass() -> Iterator[Program]:
         host = _host(
             source, f"gemm('T', 'N', M, N, K, {one})", "ELEMENT cutlass::half_t", "C_COLUMNS"
         )
-        yield Program(CUTLASS, name, 90, host, "128 128 128", file=source, mended=mended)
+        sizes = "128 128 128" if mended else "256 128 256"
+        yield Program(CUTLASS, name, 90, host, sizes, file=source, mended=mended)
     for name, sizes, mended in (
         ("01_mma_sm100", "128 256 64", ((barrier, fenced),)),
         ("02_mma_tma_sm100", "128 256 64", ()),
