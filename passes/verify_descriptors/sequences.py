@@ -18,8 +18,11 @@ from triton_ext.passes.verify_descriptors.running.mlir_trace import (
     ExecutedOperation,
     PartitionTrace,
 )
-from triton_ext.passes.verify_descriptors.running.ptx_trace import ExecutedInstruction, ThreadTrace
 from triton_ext.passes.verify_descriptors.running.tensormaps import CREATE, is_part
+from triton_ext.passes.verify_descriptors.running.thread_trace import (
+    ExecutedInstruction,
+    ThreadTrace,
+)
 from triton_ext.passes.verify_descriptors.text.groups import Function, Group
 from triton_ext.ptx.parse import Instruction
 

@@ -49,12 +49,10 @@ from triton_ext.passes.verify_descriptors.running.mlir_trace import (
     RunValue,
 )
 from triton_ext.passes.verify_descriptors.running.moved import compare_moved
-from triton_ext.passes.verify_descriptors.running.ptx_trace import (
-    ThreadTrace,
-    Tracer,
-    generic_address,
-)
+from triton_ext.passes.verify_descriptors.running.ptx_trace import Tracer
+from triton_ext.passes.verify_descriptors.running.register_functions import generic_address
 from triton_ext.passes.verify_descriptors.running.tensormaps import CREATE, LaunchedWith, is_part
+from triton_ext.passes.verify_descriptors.running.thread_trace import ThreadTrace
 from triton_ext.passes.verify_descriptors.running.trace_end import Why
 from triton_ext.passes.verify_descriptors.running.trips import short_launches, whole_launches
 from triton_ext.passes.verify_descriptors.running.turns import Turns

@@ -33,7 +33,7 @@ from triton_ext.passes.shared_accesses import tile_layout as shared_tile_layout
 from triton_ext.passes.verify_descriptors.running.executions import Block
 from triton_ext.passes.verify_descriptors.running.findings import LOW_WORD, Findings
 from triton_ext.passes.verify_descriptors.running.mlir_trace import RunValue
-from triton_ext.passes.verify_descriptors.running.ptx_trace import ThreadTrace
+from triton_ext.passes.verify_descriptors.running.thread_trace import ThreadTrace
 from triton_ext.ptx.parse import Instruction, Kernel, immediate
 
 _MOVES = ("ttg.local_store", "ttg.local_alloc", "ttg.async_copy_global_to_local")

@@ -22,7 +22,7 @@ from triton_ext.passes.verify_descriptors.running.executions import Block
 from triton_ext.passes.verify_descriptors.running.findings import Findings
 from triton_ext.passes.verify_descriptors.running.launches import BASES
 from triton_ext.passes.verify_descriptors.running.poison import Poison
-from triton_ext.passes.verify_descriptors.running.ptx_trace import ThreadTrace
+from triton_ext.passes.verify_descriptors.running.thread_trace import ThreadTrace
 from triton_ext.ptx.forms import read
 from triton_ext.ptx.forms.tensor_memory import TensorMemoryAccess
 from triton_ext.ptx.parse import Instruction

@@ -24,8 +24,8 @@ from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD
 from triton_ext.passes.verify_descriptors.running.findings import LOW_WORD, Findings
 from triton_ext.passes.verify_descriptors.running.mlir_trace import ExecutedOperation, RunValue
 from triton_ext.passes.verify_descriptors.running.poison import Poison
-from triton_ext.passes.verify_descriptors.running.ptx_trace import ExecutedInstruction, Operand
 from triton_ext.passes.verify_descriptors.running.tensormaps import fields_of, is_part, written
+from triton_ext.passes.verify_descriptors.running.thread_trace import ExecutedInstruction, Operand
 from triton_ext.passes.verify_descriptors.text.groups import Group
 from triton_ext.ptx.forms import Tcgen05Product, TensorCopy, WgmmaProduct, read
 from triton_ext.ptx.parse import Instruction

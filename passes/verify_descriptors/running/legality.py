@@ -21,7 +21,7 @@ from triton_ext.hardware.alignments import (
 )
 from triton_ext.passes.verify_descriptors.running.findings import Findings
 from triton_ext.passes.verify_descriptors.running.poison import Poison
-from triton_ext.passes.verify_descriptors.running.ptx_trace import (
+from triton_ext.passes.verify_descriptors.running.thread_trace import (
     ExecutedInstruction,
     Operand,
     ThreadTrace,
