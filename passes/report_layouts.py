@@ -13,16 +13,15 @@ from triton_ext.layouts.dump import layout_object
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 from triton_ext.mlir.module import Location
 from triton_ext.passes.frame.base import Compilation, Outcome, ReportOptions, compiler_pass
+from triton_ext.passes.occupancy import blocks_per_sm, warps_of
 from triton_ext.passes.shared_accesses import (
     CopyUse,
     MmaUse,
     MoveUse,
     SharedAllocation,
     TensorAllocation,
-    blocks_per_sm,
     shared_allocations,
     tensor_allocations,
-    warps_of,
 )
 from triton_ext.ptx.listing import list_instructions
 from triton_ext.ptx.parse import Module as PtxModule

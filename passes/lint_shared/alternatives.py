@@ -23,16 +23,8 @@ from triton_ext.layouts.encodings import (
 )
 from triton_ext.layouts.gf2 import powers_below
 from triton_ext.passes.frame.base import Compilation
-from triton_ext.passes.shared_accesses import (
-    CopyUse,
-    MoveUse,
-    SharedAllocation,
-    parsed_encoding,
-    planned,
-    register_layout,
-    tile_layout,
-    tma_boxes,
-)
+from triton_ext.passes.shared_accesses import CopyUse, MoveUse, SharedAllocation, planned, tma_boxes
+from triton_ext.passes.value_layouts import parsed_encoding, register_layout, tile_layout
 from triton_ext.render.words import by, counted
 
 

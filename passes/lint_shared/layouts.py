@@ -23,9 +23,7 @@ from triton_ext.passes.lint_shared.alternatives import (
     widest_swizzle,
 )
 from triton_ext.passes.lint_shared.finding import Finding, LintOptions
-from triton_ext.passes.shared_accesses import (
-    SharedAllocation,
-)
+from triton_ext.passes.shared_accesses import SharedAllocation
 from triton_ext.render.words import by
 
 

@@ -6,10 +6,8 @@ from triton_ext.passes.frame.base import Compilation, Outcome, compiler_pass
 from triton_ext.passes.lint_shared.finding import Finding, LintOptions
 from triton_ext.passes.lint_shared.layouts import conflicts, padding, swizzles
 from triton_ext.passes.lint_shared.waste import idle, limits, never_read
-from triton_ext.passes.shared_accesses import (
-    shared_allocations,
-    warps_of,
-)
+from triton_ext.passes.occupancy import warps_of
+from triton_ext.passes.shared_accesses import shared_allocations
 
 
 def findings(compilation: Compilation, options: LintOptions | None = None) -> list[Finding]:

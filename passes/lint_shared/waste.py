@@ -14,12 +14,8 @@ from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.module import MlirModule, Operation
 from triton_ext.mlir.operations import subslice_offsets
 from triton_ext.passes.lint_shared.finding import Finding, LintOptions
-from triton_ext.passes.shared_accesses import (
-    BLOCK_GRANULARITY,
-    SharedAllocation,
-    blocks_per_sm,
-    is_read,
-)
+from triton_ext.passes.occupancy import BLOCK_GRANULARITY, blocks_per_sm
+from triton_ext.passes.shared_accesses import SharedAllocation, is_read
 from triton_ext.render.words import by, counted
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from triton_ext.mlir.module import MlirModule, Operation
-from triton_ext.passes.shared_accesses import parsed_encoding
+from triton_ext.passes.value_layouts import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected, predicate_of
 from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD, kind_of
 from triton_ext.passes.verify_descriptors.memory.stores import Move

@@ -14,7 +14,7 @@ from triton_ext.hardware.tma_tile import TileCopies, tile_copies
 from triton_ext.layouts.encodings import NVMMAShared
 from triton_ext.mlir.module import Operation, Value
 from triton_ext.mlir.types import MemoryType
-from triton_ext.passes.shared_accesses import parsed_encoding
+from triton_ext.passes.value_layouts import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.expected import (
     Expected,
     ExpectedBox,

@@ -24,12 +24,8 @@ from triton_ext.layouts.encodings import SharedEncoding
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import tensor_type
-from triton_ext.passes.shared_accesses import (
-    parsed_encoding,
-    register_layout,
-    tile_shape,
-)
-from triton_ext.passes.shared_accesses import tile_layout as shared_tile_layout
+from triton_ext.passes.value_layouts import parsed_encoding, register_layout, tile_shape
+from triton_ext.passes.value_layouts import tile_layout as shared_tile_layout
 from triton_ext.passes.verify_descriptors.running.executions import Block
 from triton_ext.passes.verify_descriptors.running.findings import LOW_WORD, Findings
 from triton_ext.passes.verify_descriptors.running.mlir_trace import RunValue

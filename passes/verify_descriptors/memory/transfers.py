@@ -16,7 +16,7 @@ from triton_ext.layouts.cluster import block_bases
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import tensor_type
-from triton_ext.passes.shared_accesses import register_layout, tensor_memory_layout
+from triton_ext.passes.value_layouts import register_layout, tensor_memory_layout
 from triton_ext.passes.verify_descriptors.memory.stores import Move
 from triton_ext.passes.verify_descriptors.running.executions import Block
 from triton_ext.passes.verify_descriptors.running.findings import Findings

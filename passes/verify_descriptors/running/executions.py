@@ -18,7 +18,7 @@ from triton_ext.integers import Number
 from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared
 from triton_ext.mlir.module import MlirModule, Value
-from triton_ext.passes.shared_accesses import parsed_encoding
+from triton_ext.passes.value_layouts import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected, ExpectedBox, ExpectedMma
 from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD
 from triton_ext.passes.verify_descriptors.running.findings import LOW_WORD, Findings

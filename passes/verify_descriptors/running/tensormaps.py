@@ -23,7 +23,8 @@ from triton_ext.layouts.nvmma_shared import tma_box_shape
 from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import memory_type
-from triton_ext.passes.shared_accesses import parsed_encoding, partition_warps
+from triton_ext.passes.occupancy import partition_warps
+from triton_ext.passes.value_layouts import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.tiles import is_fp4_padded
 from triton_ext.passes.verify_descriptors.running.thread_trace import ExecutedInstruction
 
