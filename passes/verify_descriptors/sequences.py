@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from triton_ext.mlir.module import MlirModule, Operation
@@ -61,7 +61,6 @@ class Sequences:
         block: the block and the thread.
         result: what was found so far: where allocations begin.
         expected: what each operation must become, by its `id`.
-        gathers: the `id` of what is expected of gathers and scatters.
         allowed: the `id` of what each group may be, by the group's `id`.
         position: the group of each instruction, by its `id`, and the place in it.
         moves, transfers: the operations on shared and on tensor memory, by their `id`.
@@ -72,7 +71,6 @@ class Sequences:
     block: Block
     result: Findings
     expected: Mapping[int, Expected]
-    gathers: Set[int]
     allowed: dict[int, set[int]]
     position: dict[int, tuple[Group, int]]
     moves: Mapping[int, Operation]
@@ -100,8 +98,6 @@ class Sequences:
             return False
         group = self.position[id(instruction)][0]
         allowed = self.allowed[id(group)]
-        if self.block.warp and not allowed.isdisjoint(self.gathers):
-            return False
         if self.block.rank and group.is_in_order:
             return False
         return not self.block.rank or all(

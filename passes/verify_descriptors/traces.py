@@ -41,7 +41,11 @@ from triton_ext.passes.verify_descriptors.running.launches import (
     launches,
     others,
 )
-from triton_ext.passes.verify_descriptors.running.legality import BOUND_TO_RULES, check_legality
+from triton_ext.passes.verify_descriptors.running.legality import (
+    BOUND_TO_RULES,
+    BY_ELEMENTS,
+    check_legality,
+)
 from triton_ext.passes.verify_descriptors.running.mlir_trace import (
     Life,
     ModuleTracer,
@@ -117,9 +121,9 @@ class TraceComparison(Sequences):
     ) -> None:
         module = expectations.module
         self.module, self.function, self.ctas = module, function, launched.ctas
+        self.by_elements = any(each.name in BY_ELEMENTS for each in module.operations)
         self.launched = launched
         self.expected = {id(one.operation): one for one in expectations.found}
-        self.gathers = {id(one) for one in expectations.found if one.rows}
         self.copied_besides = any(kind == "tma" for kind, _ in expectations.open)
         self.allowed = {
             id(group): {id(one.expected) for one in found} for group, found in matching.candidates
@@ -368,7 +372,7 @@ class TraceComparison(Sequences):
         thread = tracer.run(first, limit)
         self.result.threads.add(first)
         self.allocation(first, thread)
-        check_legality(self.result, thread)
+        check_legality(self.result, thread, self.by_elements)
         leader = self.partition(trace, thread)
         self.result += leader.found
         if not self.result.differences and self.effort.is_first:
@@ -382,7 +386,7 @@ class TraceComparison(Sequences):
             is_cut = self.effort.is_first and warp + lane != 1
             found = tracer.run(number, limit // _SHORTER if is_cut else limit, stores=False)
             self.allocation(first, found)
-            check_legality(self.result, found)
+            check_legality(self.result, found, self.by_elements)
             done.append(self.partition(trace, found))
             if self.effort.is_first:  # of which the end was not waited for
                 done[-1].found.unproven = Counter(

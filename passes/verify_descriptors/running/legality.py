@@ -20,7 +20,7 @@ from triton_ext.hardware.alignments import (
     AlignmentRule,
 )
 from triton_ext.passes.verify_descriptors.running.findings import Findings
-from triton_ext.passes.verify_descriptors.running.poison import Poison
+from triton_ext.passes.verify_descriptors.running.poison import OF_TENSORS, Poison
 from triton_ext.passes.verify_descriptors.running.thread_trace import (
     ExecutedInstruction,
     Operand,
@@ -31,16 +31,25 @@ from triton_ext.ptx.forms.copies import BulkCopy
 
 BOUND_TO_RULES = ("cp.async.bulk", "cp.reduce.async.bulk", "clusterlaunchcontrol.try_cancel")
 """Instructions that are run for these rules, beside those that are compared with operations."""
+BY_ELEMENTS = frozenset(
+    ("tt.gather", "tt.histogram", "ttg.local_gather", "ttg.local_scatter", "ttg.local_atomic_rmw")
+)
+"""Operations that address shared memory by the elements of a tensor."""
 _FACT = "addresses and sizes that are legal"
 
 
-def check_legality(findings: Findings, trace: ThreadTrace) -> None:
+def check_legality(findings: Findings, trace: ThreadTrace, by_elements: bool) -> None:
     """Hold all that a thread executes to the rules.
 
     Args:
         findings: what is found is added to them; of each instruction once.
         trace: what the thread executes.
+        by_elements: whether the elements of tensors may be addresses.
     """
+    for instruction, address, _ in trace.accesses:
+        if isinstance(address, Poison) and not (by_elements and address is OF_TENSORS):
+            findings.differ(None, instruction, "its address", "one of the kernel's", address)
+            return
     for event in trace.events:
         for rule, value in _ruled(event):
             if isinstance(value, Poison):

@@ -66,6 +66,15 @@ def names_address(address: str) -> bool:
     return not address.startswith(("[%", "[ %"))
 
 
+def _truth(text: str) -> str:
+    """An operand of type ``.pred``, of which any number but 0 is true.
+
+    Source: PTX ISA, "Predicate Constants".
+    """
+    number = immediate(text)
+    return text if number is None else str(int(number != 0))
+
+
 class Steps:
     """The operands and the plain instructions of a kernel.
 
@@ -179,9 +188,8 @@ class Steps:
             return self._compared_and_combined(instruction, targets)
         if opcode.startswith("shfl.sync.idx"):
             return self._first_lane(instruction, targets)
-        slots = [
-            self._slot(text, scope) for text in operands[1:] if text[:1] not in ("[", "{", "!")
-        ]
+        sources = [_truth(text) if opcode.endswith(".pred") else text for text in operands[1:]]
+        slots = [self._slot(text, scope) for text in sources if text[:1] not in ("[", "{", "!")]
         operation = integer_operation(opcode)
         if opcode.startswith("cvta.param") and len(slots) == 1:
             return applied(targets, slots, generic)

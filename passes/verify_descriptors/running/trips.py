@@ -16,22 +16,22 @@ from triton_ext.passes.verify_descriptors.running.launches import TrialLaunch, m
 
 _STEP = 16
 """How far a size lies from a multiple of its tile; that of what Triton knows to be a multiple."""
-_PROGRAMS = (4, 3, 2)
-_BLOCKS = ((0, 0, 0), (3, 2, 1), (1, 1, 0))
-"""The first block, the last one, and one between them."""
+_BLOCKS = (((0, 0, 0), 4), ((3, 2, 1), 4), ((1, 1, 0), 4), ((5, 0, 0), 9))
+"""Blocks, and how wide their grids are: the first block, the last one, one between them; and one in
+the second row or column of 3 by 3 tiles."""
 _DIVISIONS = ("arith.divsi", "arith.divui", "arith.ceildivsi", "arith.remsi", "arith.remui")
 
 
 def whole_launches(module: MlirModule) -> list[TrialLaunch]:
-    """Three launches: each size is in one of them a multiple of its tile, in the others just more
-    or just less; the blocks are the first, the last and one between."""
+    """Some launches: each size is in one of them a multiple of its tile, in others just more or
+    just less."""
     kernel = module.kernel
     if kernel is None:
         return []
     values = kernel.regions[0].entry.arguments
     known, aligned = _tiles(module), multiples(kernel)
     found = []
-    for number, block in enumerate(_BLOCKS):
+    for number, (block, width) in enumerate(_BLOCKS):
         arguments = {}
         for value in values:
             at = value.index
@@ -42,7 +42,7 @@ def whole_launches(module: MlirModule) -> list[TrialLaunch]:
                 tile = max(known.get(value, 1), step)
                 beside = (0, step, -step if tile > 1 else 2)[(at + number) % 3]
                 arguments[at] = tile * (2 + at % 2) + beside
-        found.append(TrialLaunch(arguments, block, _PROGRAMS))
+        found.append(TrialLaunch(arguments, block, (width, 3, 2)))
     return found
 
 
