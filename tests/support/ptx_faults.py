@@ -174,7 +174,8 @@ def capture(job: dict[str, Any]) -> list[Launched]:
 
         files = corpus_worker.read_kernel(groups[-1])
         assert files["ptx"] == text
-        block = math.prod(grid) // math.prod(cluster) // 3 * cluster[0] % grid[0]
+        shape = cluster or (1,)
+        block = math.prod(grid) // math.prod(shape) // 3 * shape[0] % grid[0]
         found[text] = Launched(job["name"], files["kernel"], job["arch"], files["ttgir"], text,
                                files["metadata"], run, block)  # fmt: skip
 
