@@ -250,7 +250,7 @@ class TraceComparison(Sequences):
         turns, found = Turns(self.tracers[False].kernel, self.given()), []
         for axis, name in enumerate(("%ctaid.x", "%ctaid.y", "%ctaid.z")):
             for number in turns.of(name, _BLOCKS_ASKED)[:_MOST_BLOCKS]:
-                found.append(launch.at_block(axis, number))
+                found.append(launch.at_block(axis, number if axis else number // self.ctas))
         return found
 
     def relaunch(self, launch: TrialLaunch) -> None:

@@ -1,8 +1,10 @@
 """Chains of views of shared memory, made by machine, through every pass and the emulated GPU.
 
-A tile of nvmma, swizzled, shared-linear or padded memory is filled from registers or by TMA; a
-chain of index, slice, permute and reshape leads to the view that a product, a load, or a TMA store
-reads. A right answer without passes must be one with each of them, and no pass may complain.
+A tile of nvmma, swizzled, shared-linear or padded memory, allocated as it is or as other bytes that
+are reinterpreted, is filled from registers, by TMA, or by TMA in two parts; a chain of index,
+slice, permute and reshape leads to the view that a product, a load, a TMA store, or a copy to
+tensor memory reads. A right answer without passes must be one with each of them, and no pass may
+complain.
 
 ``python tests/support/view_chains.py --seed N --count N`` prints what went wrong, and fails then.
 Each chain runs in a fork: where Triton itself aborts or refuses, no pass is asked.
@@ -36,7 +38,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 import triton_ext
-from triton_ext.compat import async_load, async_store
+from triton_ext.compat import async_load, async_store, reinterpret
 
 PASSES = (
     "verify-descriptors", "check-conversion", "report-layouts", "nvmma-to-linear",
@@ -61,6 +63,29 @@ def viewed(tile, CHAIN: gl.constexpr, AT: gl.constexpr):
 
 
 @gluon.jit
+def tile_of(MADE: gl.constexpr, LAYOUT: gl.constexpr, SHAPE: gl.constexpr, BUFFERS: gl.constexpr,
+            AT: gl.constexpr):  # fmt: skip
+    """One buffer of fp16, allocated as such, or as bytes or integers of the same bits."""
+    WHOLE: gl.constexpr = [BUFFERS, SHAPE[0], SHAPE[1]]
+    if MADE == "plain":
+        return gl.allocate_shared_memory(gl.float16, WHOLE, LAYOUT).index(AT)
+    elif MADE == "each":  # noqa: RET505 (what follows a constant condition's return is compiled)
+        raw = gl.allocate_shared_memory(gl.int16, WHOLE, LAYOUT)
+        return reinterpret(raw.index(AT), gl.float16, [SHAPE[0], SHAPE[1]], LAYOUT)
+    elif MADE == "int16":
+        raw = gl.allocate_shared_memory(gl.int16, WHOLE, LAYOUT)
+        return reinterpret(raw, gl.float16, WHOLE, LAYOUT).index(AT)
+    elif MADE == "bytes":
+        BYTES: gl.constexpr = gl.NVMMASharedLayout(LAYOUT.swizzle_byte_width, 8, rank=2)
+        raw = gl.allocate_shared_memory(gl.int8, [BUFFERS, SHAPE[0], 2 * SHAPE[1]], BYTES)
+        return reinterpret(raw, gl.float16, WHOLE, LAYOUT).index(AT)
+    else:
+        FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+        raw = gl.allocate_shared_memory(gl.int8, [2 * BUFFERS * SHAPE[0] * SHAPE[1]], FLAT)
+        return reinterpret(raw, gl.float16, WHOLE, LAYOUT).index(AT)
+
+
+@gluon.jit
 def fill(source, memory, SHAPE: gl.constexpr):
     """A tile from global memory, by way of registers."""
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
@@ -79,19 +104,20 @@ def write(target, values, layout: gl.constexpr):
 
 @gluon.jit
 def chain_kernel(
-    source, desc, left, target, out_desc, LAYOUT: gl.constexpr, SHAPE: gl.constexpr,
-    BUFFERS: gl.constexpr, AT: gl.constexpr, CHAIN: gl.constexpr, BY: gl.constexpr,
-    USE: gl.constexpr, M: gl.constexpr,
+    source, desc, left, target, out_desc, MADE: gl.constexpr, LAYOUT: gl.constexpr,
+    SHAPE: gl.constexpr, BUFFERS: gl.constexpr, AT: gl.constexpr, CHAIN: gl.constexpr,
+    BY: gl.constexpr, USE: gl.constexpr, M: gl.constexpr,
 ):  # fmt: skip
     """Fill one buffer, follow the chain, use its end."""
-    memory = gl.allocate_shared_memory(gl.float16, [BUFFERS, SHAPE[0], SHAPE[1]], LAYOUT)
-    tile = memory.index(AT)
-    if BY == "tma":
+    tile = tile_of(MADE, LAYOUT, SHAPE, BUFFERS, AT)
+    if BY != "registers":
         bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
         mbarrier.init(bar, count=1)
         fence_async_shared()
         mbarrier.expect(bar, SHAPE[0] * SHAPE[1] * 2)
-        async_load(desc, [0, 0], bar, tile)
+        PART: gl.constexpr = SHAPE[0] // (2 if BY == "parts" else 1)
+        for i in gl.static_range(SHAPE[0] // PART):
+            async_load(desc, [i * PART, 0], bar, tile.slice(i * PART, PART))
         mbarrier.wait(bar, 0)
         mbarrier.invalidate(bar)
     else:
@@ -106,6 +132,16 @@ def chain_kernel(
         fence_async_shared()
         async_store(out_desc, [0, 0], view)
         tma.store_wait(0)
+    elif USE == "copy":
+        copied = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+        mbarrier.init(copied, count=1)
+        columns: gl.constexpr = blackwell.TensorMemoryLayout(view.shape, col_stride=1)
+        memory = blackwell.allocate_tensor_memory(gl.float16, view.shape, columns)
+        blackwell.tcgen05_copy(view, memory)
+        blackwell.tcgen05_commit(copied)
+        mbarrier.wait(copied, 0)
+        rows = memory.load(memory.get_reg_layout())
+        write(target, rows, rows.type.layout)
     else:
         A: gl.constexpr = gl.NVMMASharedLayout.get_default_for([M, view.shape[0]], gl.float16)
         N: gl.constexpr = view.shape[1]
@@ -134,6 +170,7 @@ class Chain:
     """One case: memory, how it is filled, the views, and what reads the last one."""
 
     arch: int
+    made: str
     kind: str
     width: int
     shape: tuple[int, int]
@@ -174,12 +211,18 @@ def chain(random_: random.Random) -> Chain:
     arch = random_.choice((90, 100))
     kind = random_.choice(("nvmma", "nvmma", "nvmma", "swizzled", "linear", "padded"))
     width = random_.choice((32, 64, 128))
-    by = random_.choice(("registers", "tma")) if kind == "nvmma" else "registers"
+    by = random_.choice(("registers", "tma", "parts")) if kind == "nvmma" else "registers"
+    made = random_.choice(
+        ("plain", "plain", "each", "int16", "flat", *(("bytes",) if kind == "nvmma" else ()))
+    )
     uses = ["load"]
     if kind == "nvmma":
         uses += ["store"] + 3 * ["wgmma" if arch == 90 else "tcgen05"]
+        uses += 2 * ["copy"] if arch == 100 else []
     use = random_.choice(uses)
     shape = [random_.choice((32, 64, 128)), random_.choice((32, 64, 128))]
+    if use == "copy":
+        shape[0] = 128
     if width // 2 > shape[1]:
         shape[1] = width // 2
     extents, steps = list(shape), []
@@ -202,8 +245,10 @@ def chain(random_: random.Random) -> Chain:
     if len(extents) == 3:
         extents = [extents[0] * extents[1], extents[2]]
         steps.append(("reshape", tuple(extents)))
+    if use == "copy" and extents[0] != 128:
+        use = "load"
     buffers = random_.choice((1, 2, 3))
-    return Chain(arch, kind, width, tuple(shape), buffers, random_.randrange(buffers),
+    return Chain(arch, made, kind, width, tuple(shape), buffers, random_.randrange(buffers),
                  tuple(steps), by, use)  # fmt: skip
 
 
@@ -223,16 +268,17 @@ def run(job) -> dict:
     is_product = one.use in ("wgmma", "tcgen05")
     want = left.float() @ end.float() if is_product else end
     target = torch.zeros_like(want).contiguous()
-    descs = [TensorDescriptor.from_tensor(each, list(each.shape), layout)
-             if one.kind == "nvmma" else each for each in (source, target.half())]  # fmt: skip
+    part = [one.shape[0] // (2 if one.by == "parts" else 1), one.shape[1]]
+    descs = [TensorDescriptor.from_tensor(each, block, layout) if one.kind == "nvmma" else each
+             for each, block in ((source, part), (target.half(), list(target.shape)))]  # fmt: skip
 
     def launch():
         target.zero_()
         if one.kind == "nvmma":
             descs[1].base.zero_()
         chain_kernel[(1,)](
-            source, descs[0], left, target, descs[1], layout, one.shape, one.buffers, one.at,
-            one.steps, one.by, one.use, m, num_warps=4,
+            source, descs[0], left, target, descs[1], one.made, layout, one.shape, one.buffers,
+            one.at, one.steps, one.by, one.use, m, num_warps=4,
         )  # fmt: skip
         found = descs[1].base if one.use == "store" else target
         return bool(torch.equal(found.to(want.dtype), want))

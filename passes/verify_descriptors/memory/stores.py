@@ -174,6 +174,8 @@ def unclaimed(instruction: Instruction) -> str:
 
 Counts = dict[Method, Counter[int]]
 """How often each `_key` is stored."""
+Unit = tuple[int, Instruction, int]
+"""The `_key` of some bytes, the instruction that stores them, and how far into what it stores."""
 
 
 def _key(address: int, when: int) -> int:
@@ -181,17 +183,17 @@ def _key(address: int, when: int) -> int:
     return when << 40 | address
 
 
-def _counts(accesses: Iterable[tuple[Instruction, object, int]], unit: int) -> Counts | None:
+def _stored(
+    accesses: Iterable[tuple[Instruction, object, int]], unit: int
+) -> dict[Method, list[Unit]] | None:
     """What a thread stores, in units of so many bytes; None if an address is not known."""
-    found: Counts = {method: Counter() for method in Method}
+    found: dict[Method, list[Unit]] = {method: [] for method in Method}
     for instruction, address, when in accesses:
         if not isinstance(address, int):
             return None
         first, method = _key(address, when), _method(instruction)
-        if method is Method.MATRIX:
-            found[method][first] += 1
-        else:
-            found[method].update(range(first, first + _access_bytes(instruction), unit))
+        size = 1 if method is Method.MATRIX else _access_bytes(instruction)
+        found[method] += [(first + at, instruction, at) for at in range(0, size, unit)]
     return found
 
 
@@ -242,6 +244,7 @@ class Stores:
         self.last = last
         kinds = (block.module.memory(_target_of(move.operation)) for move in executed)
         self.unit = min((max(1, kind.element_bitwidth // 8) for kind in kinds if kind), default=1)
+        self.in_order: dict[Method, list[Unit]] = {}
         self.stored: Counts = {}
         self.claimed: Counts = {method: Counter() for method in Method}
 
@@ -255,11 +258,14 @@ class Stores:
         if len(known) < len(self.executed):
             layouts = len(self.executed) - len(known)
             unproven["stores: layouts that are not predicted"] += layouts
-        stored = _counts(self.accesses, self.unit)
-        if stored is None:
+        in_order = _stored(self.accesses, self.unit)
+        if in_order is None:
             unproven["stores: an address that is not known"] += len(known)
             return
-        self.stored = stored
+        self.in_order = in_order
+        self.stored = {
+            method: Counter(key for key, *_ in stored) for method, stored in in_order.items()
+        }
         unplaced: dict[Value, list[tuple[Move, int, StorePattern]]] = {}
         for move, (root, offset), pattern in known:
             start = self.findings.start_of(root)
@@ -283,31 +289,32 @@ class Stores:
 
     def ways(
         self, move: Move, start: int, pattern: StorePattern
-    ) -> Iterator[tuple[Method, Counter[int]]]:
-        """The ways to do a move to an address: what must be stored."""
+    ) -> Iterator[tuple[Method, list[int]]]:
+        """The ways to do a move to an address: what must be stored, in the order of the
+        tensor's registers."""
         first = _key(start, move.when)
         is_copy = move.operation.name == "ttg.async_copy_global_to_local"
         if pattern.rows:
-            yield Method.MATRIX, Counter(first + row for row in pattern.rows)
+            yield Method.MATRIX, [first + row for row in pattern.rows]
         yield (
             Method.COPY if is_copy else Method.STORE,
-            Counter(
+            [
                 at
                 for begin in pattern.starts
                 for at in range(first + begin, first + begin + pattern.size, self.unit)
-            ),
+            ],
         )
 
     def is_stored(self, move: Move, start: int, pattern: StorePattern) -> bool:
         """Whether the thread stores all that it must of a tile that begins at an address."""
         lacking = 0
-        for method, required in self.ways(move, start, pattern):
-            there, claimed = self.stored[method], self.claimed[method]
+        for method, keys in self.ways(move, start, pattern):
+            there, claimed, required = self.stored[method], self.claimed[method], Counter(keys)
             lacking = next((k for k, n in required.items() if there[k] < claimed[k] + n), -1)
             if lacking < 0:
                 claimed.update(required)
                 self.findings.proven["stores: the bytes that a thread fills"] += 1
-                return True
+                return self.is_alike(move, method, keys)
         self.findings.differ(
             move.operation, self.unclaimed(),
             "what the first thread stores, in one execution for one choice of arguments,",
@@ -316,11 +323,34 @@ class Stores:
         )  # fmt: skip
         return False
 
+    def is_alike(self, move: Move, method: Method, keys: Sequence[int]) -> bool:
+        """Whether each instruction stores those of the thread's elements that it stores in the
+        thread that was looked at first: a swizzle that is wrong exchanges them for some lanes.
+
+        Bytes that are stored twice are not looked at.
+        """
+        places = {key: i for i, key in enumerate(keys) if self.stored[method][key] == 1}
+        for key, instruction, unit in self.in_order[method]:
+            if key not in places:
+                continue
+            name = id(instruction), f"unit {unit} of {id(move.operation)}"
+            place = self.findings.constants.setdefault(name, places[key])
+            if place != places[key]:
+                self.findings.differ(
+                    move.operation, instruction,
+                    "where it stores what, by the layout, is the element that it stores in the"
+                    " first thread,",
+                    f"{keys[place or 0] & LOW_WORD:#x}", f"{key & LOW_WORD:#x}",
+                )  # fmt: skip
+                return False
+        self.findings.proven["stores: the same registers in all threads"] += len(places)
+        return True
+
     def possible_starts(self, move: Move, offset: int, pattern: StorePattern) -> set[int]:
         """Where an allocation may begin of which nothing else is known: all that it needs fits."""
         starts = set()
-        for method, required in self.ways(move, 0, pattern):
-            there, claimed = self.stored[method], self.claimed[method]
+        for method, keys in self.ways(move, 0, pattern):
+            there, claimed, required = self.stored[method], self.claimed[method], Counter(keys)
             first = min(required)
             for at in (k for k in there if k >> 40 == move.when):
                 by = at - first
