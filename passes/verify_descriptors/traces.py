@@ -29,6 +29,7 @@ from triton_ext.passes.verify_descriptors.memory.stores import (
     unclaimed,
 )
 from triton_ext.passes.verify_descriptors.memory.transfers import (
+    compare_lanes,
     compare_transfers,
     transfers,
 )
@@ -377,7 +378,7 @@ class TraceComparison(Sequences):
         self.result += leader.found
         if not self.result.differences and self.effort.is_first:
             compare_moved(self.result, thread, tracer.run(first, limit // _SHORTER, MOVED))
-        done = [leader]
+        done, together = [leader], thread
         for warp, lane in self.others_of(first, warps):
             if self.result.differences:
                 break
@@ -387,6 +388,10 @@ class TraceComparison(Sequences):
             found = tracer.run(number, limit // _SHORTER if is_cut else limit, stores=False)
             self.allocation(first, found)
             check_legality(self.result, found, self.by_elements)
+            if lane:
+                compare_lanes(self.result, together, found)
+            else:
+                together = found
             done.append(self.partition(trace, found))
             if self.effort.is_first:  # of which the end was not waited for
                 done[-1].found.unproven = Counter(

@@ -240,6 +240,7 @@ class Stores:
         last: Instruction,
     ) -> None:
         self.block, self.findings, self.executed = block, findings, executed
+        self.is_early = trace.end.is_early
         self.accesses = [each for each in trace.accesses if each[0].opcode.startswith(_STORES)]
         self.last = last
         kinds = (block.module.memory(_target_of(move.operation)) for move in executed)
@@ -267,6 +268,7 @@ class Stores:
             method: Counter(key for key, *_ in stored) for method, stored in in_order.items()
         }
         unplaced: dict[Value, list[tuple[Move, int, StorePattern]]] = {}
+        placed = len(known)
         for move, (root, offset), pattern in known:
             start = self.findings.start_of(root)
             if start is None:
@@ -278,6 +280,7 @@ class Stores:
             starts = possible[0].intersection(*possible)
             if len(starts) > 1:
                 unproven["stores: to one of several places"] += len(ones)
+                placed -= len(ones)
                 continue
             (start,) = starts or {0}
             if not all(self.is_stored(move, start + at, pattern) for move, at, pattern in ones):
@@ -286,6 +289,19 @@ class Stores:
         lines = {access[0].line for access in self.accesses}
         odd = {access[0].line for access in self.accesses if not self.is_claimed(*access)}
         self.findings.compared.update(lines - odd)
+        if placed == len(self.executed) and not self.is_early:
+            self.no_further_copies()
+
+    def no_further_copies(self) -> None:
+        """Scratch memory is not filled by ``cp.async``: each is an operation's."""
+        for instruction, address, when in self.accesses:
+            is_copy = _method(instruction) is Method.COPY and _access_bytes(instruction)
+            if is_copy and not self.is_claimed(instruction, address, when):
+                self.findings.differ(
+                    None, instruction, "how often it fills these bytes", "as often as an operation",
+                    "more often",
+                )  # fmt: skip
+                return
 
     def ways(
         self, move: Move, start: int, pattern: StorePattern
@@ -329,18 +345,19 @@ class Stores:
 
         Bytes that are stored twice are not looked at.
         """
-        places = {key: i for i, key in enumerate(keys) if self.stored[method][key] == 1}
-        for key, instruction, unit in self.in_order[method]:
+        unit = 1 if method is Method.MATRIX else self.unit
+        places = {key: i * unit for i, key in enumerate(keys) if self.stored[method][key] == 1}
+        for key, instruction, at in self.in_order[method]:
             if key not in places:
                 continue
-            name = id(instruction), f"unit {unit} of {id(move.operation)}"
+            name = id(instruction), f"byte {at} of {id(move.operation)}"
             place = self.findings.constants.setdefault(name, places[key])
             if place != places[key]:
                 self.findings.differ(
                     move.operation, instruction,
                     "where it stores what, by the layout, is the element that it stores in the"
                     " first thread,",
-                    f"{keys[place or 0] & LOW_WORD:#x}", f"{key & LOW_WORD:#x}",
+                    f"{keys[(place or 0) // unit] & LOW_WORD:#x}", f"{key & LOW_WORD:#x}",
                 )  # fmt: skip
                 return False
         self.findings.proven["stores: the same registers in all threads"] += len(places)

@@ -99,6 +99,10 @@ def _moved(instruction: Instruction, address: int) -> Cells | None:
     return frozenset(cells)
 
 
+_TOGETHER = ".sync.aligned"
+"""Of instructions that all lanes of a warp execute together (PTX ISA, ".aligned")."""
+
+
 def compare_transfers(
     block: Block,
     findings: Findings,
@@ -170,3 +174,28 @@ def compare_transfers(
             assert isinstance(address, int)
             before.append((id(instruction), address - begin))
         findings.proven["transfers of tensor memory"] += 1
+
+
+def compare_lanes(findings: Findings, leader: ThreadTrace, other: ThreadTrace) -> None:
+    """What two lanes of a warp must execute together.
+
+    Args:
+        findings: what is found is added to them.
+        leader: what the first lane executes.
+        other: what another one does.
+    """
+    first, second = (
+        [each for each in trace.accesses if _TOGETHER in each[0].opcode]
+        for trace in (leader, other)
+    )
+    count = min(len(first), len(second))
+    if len(first) != len(second) and not (leader.end.is_early or other.end.is_early):
+        instruction = max(first, second, key=len)[count][0]
+    else:
+        pairs = zip(first, second, strict=False)
+        instruction = next((one[0] for one, another in pairs if one[0] is not another[0]), None)
+    if instruction is not None:
+        findings.differ(
+            None, instruction, "which lanes of a warp execute it", "all of them", "not all"
+        )
+    findings.proven["accesses of whole warps"] += count

@@ -22,6 +22,7 @@ from triton_ext.integers import Number, on_numbers
 from triton_ext.passes.verify_descriptors.running.launches import Bases
 from triton_ext.passes.verify_descriptors.running.mlir_trace import contents
 from triton_ext.passes.verify_descriptors.running.poison import (
+    NO_PARAMETER,
     OF_SOME_LANES,
     OF_TENSORS,
     UNWRITTEN,
@@ -184,6 +185,8 @@ class Steps:
             return self._packed(instruction, targets)
         if base == "ld" and ".param" in opcode and len(targets) == 1 and ".v" not in opcode:
             return applied(targets, [self._slot(operands[1].replace(" ", ""), ())], lambda a: a)
+        if base == "ld" and ".param" not in opcode and operands[1][1:-1] in self.kernel.parameters:
+            return constants(dict.fromkeys(targets, NO_PARAMETER), targets)
         if base == "setp" and len(operands) == 4:
             return self._compared_and_combined(instruction, targets)
         if opcode.startswith("shfl.sync.idx"):
