@@ -6,7 +6,7 @@ slice, permute and reshape leads to the view that a product, a load, a TMA store
 tensor memory reads. A right answer without passes must be one with each of them, and no pass may
 complain.
 
-``python tests/support/view_chains.py --seed N --count N`` prints what went wrong, and fails then.
+``python tests/support/view_chains.py --seed N --first N --count N`` prints what went wrong, and fails then.
 Each chain runs in a fork: where Triton itself aborts or refuses, no pass is asked.
 """
 
@@ -63,26 +63,28 @@ def viewed(tile, CHAIN: gl.constexpr, AT: gl.constexpr):
 
 
 @gluon.jit
-def tile_of(MADE: gl.constexpr, LAYOUT: gl.constexpr, SHAPE: gl.constexpr, BUFFERS: gl.constexpr,
-            AT: gl.constexpr):  # fmt: skip
-    """One buffer of fp16, allocated as such, or as bytes or integers of the same bits."""
+def tile_of(dtype: gl.constexpr, MADE: gl.constexpr, LAYOUT: gl.constexpr, SHAPE: gl.constexpr,
+            BUFFERS: gl.constexpr, AT: gl.constexpr):  # fmt: skip
+    """One buffer of a type, allocated as such, or as bytes or integers of the same bits."""
     WHOLE: gl.constexpr = [BUFFERS, SHAPE[0], SHAPE[1]]
+    SIZE: gl.constexpr = dtype.primitive_bitwidth // 8
+    INTEGER: gl.constexpr = gl.int16 if SIZE == 2 else gl.int32
     if MADE == "plain":
-        return gl.allocate_shared_memory(gl.float16, WHOLE, LAYOUT).index(AT)
+        return gl.allocate_shared_memory(dtype, WHOLE, LAYOUT).index(AT)
     elif MADE == "each":  # noqa: RET505 (what follows a constant condition's return is compiled)
-        raw = gl.allocate_shared_memory(gl.int16, WHOLE, LAYOUT)
-        return reinterpret(raw.index(AT), gl.float16, [SHAPE[0], SHAPE[1]], LAYOUT)
-    elif MADE == "int16":
-        raw = gl.allocate_shared_memory(gl.int16, WHOLE, LAYOUT)
-        return reinterpret(raw, gl.float16, WHOLE, LAYOUT).index(AT)
+        raw = gl.allocate_shared_memory(INTEGER, WHOLE, LAYOUT)
+        return reinterpret(raw.index(AT), dtype, [SHAPE[0], SHAPE[1]], LAYOUT)
+    elif MADE == "integers":
+        raw = gl.allocate_shared_memory(INTEGER, WHOLE, LAYOUT)
+        return reinterpret(raw, dtype, WHOLE, LAYOUT).index(AT)
     elif MADE == "bytes":
         BYTES: gl.constexpr = gl.NVMMASharedLayout(LAYOUT.swizzle_byte_width, 8, rank=2)
-        raw = gl.allocate_shared_memory(gl.int8, [BUFFERS, SHAPE[0], 2 * SHAPE[1]], BYTES)
-        return reinterpret(raw, gl.float16, WHOLE, LAYOUT).index(AT)
+        raw = gl.allocate_shared_memory(gl.int8, [BUFFERS, SHAPE[0], SIZE * SHAPE[1]], BYTES)
+        return reinterpret(raw, dtype, WHOLE, LAYOUT).index(AT)
     else:
         FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-        raw = gl.allocate_shared_memory(gl.int8, [2 * BUFFERS * SHAPE[0] * SHAPE[1]], FLAT)
-        return reinterpret(raw, gl.float16, WHOLE, LAYOUT).index(AT)
+        raw = gl.allocate_shared_memory(gl.int8, [SIZE * BUFFERS * SHAPE[0] * SHAPE[1]], FLAT)
+        return reinterpret(raw, dtype, WHOLE, LAYOUT).index(AT)
 
 
 @gluon.jit
@@ -109,12 +111,12 @@ def chain_kernel(
     BY: gl.constexpr, USE: gl.constexpr, M: gl.constexpr,
 ):  # fmt: skip
     """Fill one buffer, follow the chain, use its end."""
-    tile = tile_of(MADE, LAYOUT, SHAPE, BUFFERS, AT)
+    tile = tile_of(source.dtype.element_ty, MADE, LAYOUT, SHAPE, BUFFERS, AT)
     if BY != "registers":
         bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
         mbarrier.init(bar, count=1)
         fence_async_shared()
-        mbarrier.expect(bar, SHAPE[0] * SHAPE[1] * 2)
+        mbarrier.expect(bar, SHAPE[0] * SHAPE[1] * source.dtype.element_ty.primitive_bitwidth // 8)
         PART: gl.constexpr = SHAPE[0] // (2 if BY == "parts" else 1)
         for i in gl.static_range(SHAPE[0] // PART):
             async_load(desc, [i * PART, 0], bar, tile.slice(i * PART, PART))
@@ -136,7 +138,7 @@ def chain_kernel(
         copied = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
         mbarrier.init(copied, count=1)
         columns: gl.constexpr = blackwell.TensorMemoryLayout(view.shape, col_stride=1)
-        memory = blackwell.allocate_tensor_memory(gl.float16, view.shape, columns)
+        memory = blackwell.allocate_tensor_memory(view.dtype, view.shape, columns)
         blackwell.tcgen05_copy(view, memory)
         blackwell.tcgen05_commit(copied)
         mbarrier.wait(copied, 0)
@@ -179,10 +181,11 @@ class Chain:
     steps: tuple[tuple, ...]
     by: str
     use: str
+    bits: int
 
     def layout(self):
         if self.kind == "nvmma":
-            return gl.NVMMASharedLayout(self.width, 16, rank=2)
+            return gl.NVMMASharedLayout(self.width, self.bits, rank=2)
         if self.kind == "swizzled":
             return gl.SwizzledSharedLayout(8, 1, self.width // 16 or 1, [1, 0])
         if self.kind == "padded":
@@ -213,7 +216,7 @@ def chain(random_: random.Random) -> Chain:
     width = random_.choice((32, 64, 128))
     by = random_.choice(("registers", "tma", "parts")) if kind == "nvmma" else "registers"
     made = random_.choice(
-        ("plain", "plain", "each", "int16", "flat", *(("bytes",) if kind == "nvmma" else ()))
+        ("plain", "plain", "each", "integers", "flat", *(("bytes",) if kind == "nvmma" else ()))
     )
     uses = ["load"]
     if kind == "nvmma":
@@ -245,11 +248,12 @@ def chain(random_: random.Random) -> Chain:
     if len(extents) == 3:
         extents = [extents[0] * extents[1], extents[2]]
         steps.append(("reshape", tuple(extents)))
-    if use == "copy" and extents[0] != 128:
+    if (use == "copy" and extents[0] != 128) or (use == "store" and extents[1] < width // 2):
         use = "load"
-    buffers = random_.choice((1, 2, 3))
+    buffers = random_.choice((1, 2, 4) if made == "flat" else (1, 2, 3))
+    bits = 32 if use == "copy" else random_.choice((16, 16, 32)) if use == "load" else 16
     return Chain(arch, made, kind, width, tuple(shape), buffers, random_.randrange(buffers),
-                 tuple(steps), by, use)  # fmt: skip
+                 tuple(steps), by, use, bits)  # fmt: skip
 
 
 def run(job) -> dict:
@@ -258,10 +262,10 @@ def run(job) -> dict:
     one = chain(random.Random(job["seed"]))
     generator = torch.Generator().manual_seed(job["number"])
 
-    def filled(*shape):
-        return torch.randint(-3, 4, shape, generator=generator).half()
+    def filled(*shape, dtype=torch.half):
+        return torch.randint(-3, 4, shape, generator=generator).to(dtype)
 
-    source = filled(*one.shape)
+    source = filled(*one.shape, dtype=torch.half if one.bits == 16 else torch.float)
     end = applied(source, one.steps)
     layout, m = one.layout(), 64 if one.use == "wgmma" else 128
     left = filled(m, end.shape[0])
@@ -269,18 +273,20 @@ def run(job) -> dict:
     want = left.float() @ end.float() if is_product else end
     target = torch.zeros_like(want).contiguous()
     part = [one.shape[0] // (2 if one.by == "parts" else 1), one.shape[1]]
-    descs = [TensorDescriptor.from_tensor(each, block, layout) if one.kind == "nvmma" else each
-             for each, block in ((source, part), (target.half(), list(target.shape)))]  # fmt: skip
+    stored = target.half()
+    desc = TensorDescriptor.from_tensor(source, part, layout) if one.kind == "nvmma" else source
+    out_desc = stored
+    if one.use == "store":
+        out_desc = TensorDescriptor.from_tensor(stored, list(stored.shape), layout)
 
     def launch():
         target.zero_()
-        if one.kind == "nvmma":
-            descs[1].base.zero_()
+        stored.zero_()
         chain_kernel[(1,)](
-            source, descs[0], left, target, descs[1], one.made, layout, one.shape, one.buffers,
+            source, desc, left, target, out_desc, one.made, layout, one.shape, one.buffers,
             one.at, one.steps, one.by, one.use, m, num_warps=4,
         )  # fmt: skip
-        found = descs[1].base if one.use == "store" else target
+        found = stored if one.use == "store" else target
         return bool(torch.equal(found.to(want.dtype), want))
 
     wrong = {}
@@ -313,12 +319,13 @@ def run(job) -> dict:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first chain")
     parser.add_argument("--count", type=int, default=100)
     chosen = parser.parse_args()
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = str(Path(folder))
-        for number in range(chosen.count):
+        for number in range(chosen.first, chosen.first + chosen.count):
             found = forked(run, {"seed": f"{chosen.seed} {number}", "number": number})
             if "error" in found or "skipped" in found:
                 counts[f"not run: {found.get('error') or found['skipped']}"[-300:]] += 1
