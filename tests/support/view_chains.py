@@ -6,7 +6,8 @@ slice, permute and reshape leads to the view that a product, a load, a TMA store
 tensor memory reads. A right answer without passes must be one with each of them, and no pass may
 complain.
 
-``python tests/support/view_chains.py --seed N --first N --count N`` prints what went wrong, and fails then.
+``python tests/support/view_chains.py --seed N --first N --count N`` prints what went wrong, and
+fails then.
 Each chain runs in a fork: where Triton itself aborts or refuses, no pass is asked.
 """
 

@@ -19,18 +19,20 @@ _STEP = 16
 _BLOCKS = (((0, 0, 0), 4), ((3, 2, 1), 4), ((1, 1, 0), 4), ((5, 0, 0), 9))
 """Blocks, and how wide their grids are: the first block, the last one, one between them; and one in
 the second row or column of 3 by 3 tiles."""
+_MANY = 5
+"""More tiles than pipelines have buffers."""
 _DIVISIONS = ("arith.divsi", "arith.divui", "arith.ceildivsi", "arith.remsi", "arith.remui")
 
 
 def whole_launches(module: MlirModule) -> list[TrialLaunch]:
     """Some launches: each size is in one of them a multiple of its tile, in others just more or
-    just less."""
+    just less. In the first one the innermost loop fills its buffers more than once."""
     kernel = module.kernel
     if kernel is None:
         return []
     values = kernel.regions[0].entry.arguments
     known, aligned = _tiles(module), multiples(kernel)
-    found = []
+    counted, found = _counted(known), []
     for number, (block, width) in enumerate(_BLOCKS):
         arguments = {}
         for value in values:
@@ -41,7 +43,8 @@ def whole_launches(module: MlirModule) -> list[TrialLaunch]:
                 step = _STEP if value.name in aligned else 1
                 tile = max(known.get(value, 1), step)
                 beside = (0, step, -step if tile > 1 else 2)[(at + number) % 3]
-                arguments[at] = tile * (2 + at % 2) + beside
+                tiles = _MANY if not number and value is counted else 2 + at % 2
+                arguments[at] = tile * tiles + beside
         found.append(TrialLaunch(arguments, block, (width, 3, 2)))
     return found
 
@@ -50,12 +53,11 @@ def short_launches(module: MlirModule) -> list[TrialLaunch]:
     """The first such launch, with the size that the innermost loop counts to on both sides of no
     trip, one and two: a pipeline's start and end ask for these.
     """
-    launches = whole_launches(module)
-    sizes = {value: tile for value, tile in _tiles(module).items() if tile > 1}
-    if not launches or not sizes or module.kernel is None:
+    launches, known = whole_launches(module), _tiles(module)
+    value = _counted(known)
+    if not launches or value is None or module.kernel is None:
         return []
-    value = max(sizes, key=lambda each: each.index)
-    tile, step = sizes[value], _STEP if value.name in multiples(module.kernel) else 1
+    tile, step = known[value], _STEP if value.name in multiples(module.kernel) else 1
     edges = {
         trips * tile + beside for trips in range(3) for beside in (-step, 0, step)
     }  # fmt: skip
@@ -64,6 +66,12 @@ def short_launches(module: MlirModule) -> list[TrialLaunch]:
         for edge in sorted(edges)
         if edge >= 0
     ]
+
+
+def _counted(tiles: Mapping[Value, int]) -> Value | None:
+    """The size that the innermost loop counts to: the last one of several tiles."""
+    return max((value for value, tile in tiles.items() if tile > 1),
+               key=lambda each: each.index, default=None)  # fmt: skip
 
 
 def _tiles(module: MlirModule) -> Mapping[Value, int]:
