@@ -36,8 +36,9 @@ _MOVES = ("ttg.local_store", "ttg.local_alloc", "ttg.async_copy_global_to_local"
 _STORES = ("st.shared", "stmatrix.", "cp.async.ca.", "cp.async.cg.")
 
 
-DATA_OF_STORES = "which element a store writes to which of a thread's bytes"
-"""What stores into tiles are compared for: the bytes that a thread fills, as a set."""
+DATA_OF_STORES = "which elements the registers of a store hold"
+"""What is not compared of stores into tiles; the bytes that a thread fills are, and that in all
+threads an instruction fills those of the same elements."""
 
 
 class Method(Enum):
