@@ -91,10 +91,10 @@ def compare_places(
             _differ(findings, root, starts, f"at a multiple of {place.alignment}", place)
             return
     scratch = [root for root, place in places.items() if place.space == "global"]
-    for one, other in itertools.combinations(scratch, 2):  # in use until the kernel ends
-        if places[one].overlaps(places[other]):
+    for one, another in itertools.combinations(scratch, 2):  # in use until the kernel ends
+        if places[one].overlaps(places[another]):
             apart = f"apart from {one.name}, at {places[one].first:#x}"
-            _differ(findings, other, starts, apart, places[other])
+            _differ(findings, another, starts, apart, places[another])
             return
         findings.proven["allocations that lie apart"] += 1
     used = [life for life in lives if life.last >= 0]

@@ -189,13 +189,10 @@ def compare_lanes(findings: Findings, leader: ThreadTrace, other: ThreadTrace) -
         for trace in (leader, other)
     )
     count = min(len(first), len(second))
+    pairs = zip(first, second, strict=False)
+    apart = next((one[0] for one, another in pairs if one[0] is not another[0]), None)
     if len(first) != len(second) and not (leader.end.is_early or other.end.is_early):
-        instruction = max(first, second, key=len)[count][0]
-    else:
-        pairs = zip(first, second, strict=False)
-        instruction = next((one[0] for one, another in pairs if one[0] is not another[0]), None)
-    if instruction is not None:
-        findings.differ(
-            None, instruction, "which lanes of a warp execute it", "all of them", "not all"
-        )
+        apart = apart or max(first, second, key=len)[count][0]
+    if apart is not None:
+        findings.differ(None, apart, "which lanes of a warp execute it", "all of them", "not all")
     findings.proven["accesses of whole warps"] += count
