@@ -128,14 +128,17 @@ def test_waits_for_tensor_memory(name):
         assert any("the wait for it" in each for each in errors(name, changed.dropped(wait)))
 
 
-def test_a_lane_that_loads_no_tensor_memory():
+@pytest.mark.parametrize(("name", "opcode"), [
+    ("copies-im2col-fp16-sm100", "tcgen05.ld"), (GROUPED, "elect.sync"), (GROUPED, "stmatrix"),
+])  # fmt: skip
+def test_a_lane_that_leaves_its_warp_alone(name, opcode):
     """All lanes of a warp execute it, or none."""
-    name = "copies-im2col-fp16-sm100"
     changed = editor(name)
-    (load,) = changed.of("tcgen05.ld")
-    ptx = changed.replaced(load, lambda line: but_one(f"@%p0 {line}", "%tid.x 18"))
+    one = changed.of(opcode)[0]
+    ptx = changed.replaced(one, lambda line: but_one(f"@%p0 {line.strip()}", "%tid.x 18"))
     ptx = ptx.replace("setp.ne.and.u32 others, which, 18, %p0", "setp.ne.u32 others, which, 18")
-    assert any("which lanes of a warp execute it" in each for each in errors(name, ptx))
+    words = ("which lanes of a warp execute it", "a register that nothing has written")
+    assert any(word in each for each in errors(name, ptx) for word in words)
 
 
 def test_descriptors_in_scratch_memory_lie_apart():

@@ -184,15 +184,19 @@ def compare_lanes(findings: Findings, leader: ThreadTrace, other: ThreadTrace) -
         leader: what the first lane executes.
         other: what another one does.
     """
-    first, second = (
-        [each for each in trace.accesses if _TOGETHER in each[0].opcode]
+    is_cut = leader.end.is_early or other.end.is_early
+    accesses = (
+        [each[0] for each in trace.accesses if _TOGETHER in each[0].opcode]
         for trace in (leader, other)
     )
-    count = min(len(first), len(second))
-    pairs = zip(first, second, strict=False)
-    apart = next((one[0] for one, another in pairs if one[0] is not another[0]), None)
-    if len(first) != len(second) and not (leader.end.is_early or other.end.is_early):
-        apart = apart or max(first, second, key=len)[count][0]
-    if apart is not None:
-        findings.differ(None, apart, "which lanes of a warp execute it", "all of them", "not all")
-    findings.proven["accesses of whole warps"] += count
+    for first, second in (tuple(accesses), (leader.elections, other.elections)):
+        apart = next((one for one, two in zip(first, second, strict=False) if one is not two), None)
+        count = min(len(first), len(second))
+        if len(first) != len(second) and not is_cut:
+            apart = apart or max(first, second, key=len)[count]
+        if apart is not None:
+            findings.differ(
+                None, apart, "which lanes of a warp execute it", "all of them", "not all"
+            )
+            return
+        findings.proven["executions by whole warps"] += count

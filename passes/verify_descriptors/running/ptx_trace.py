@@ -153,6 +153,7 @@ class Tracer(Steps):
             stores: whether what it stores is kept for the threads that are run later.
         """
         trace = ThreadTrace()
+        self._elections = trace.elections
         self._keeps, self.bases = stores, bases
         self.shared = self._memories.setdefault(bases, SharedMemory())
         for slot, extra in self._symbols.items():

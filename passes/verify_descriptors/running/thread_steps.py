@@ -103,6 +103,7 @@ class Steps:
         self._loads: dict[int, int] = {}
         self._shuffled: dict[int, list[Number]] = {}
         self._shuffles: dict[int, int] = {}
+        self._elections: list[Instruction] = []
         self._lane, self._keeps = 0, True
 
     # ------------------------------------------------------------------------- operands
@@ -215,6 +216,7 @@ class Steps:
         is_whole = immediate(instruction.operands[-1]) in (-1, _ALL_LANES)
 
         def elect(registers: Registers) -> None:
+            self._elections.append(instruction)
             for slot in targets:
                 registers[slot] = 0  # the lane that is elected
             registers[targets[-1]] = int(not self._lane) if is_whole else OF_SOME_LANES

@@ -37,6 +37,7 @@ class ThreadTrace:
             not known), and how many events came before. A condition that is not known counts as
             true.
         end: why there are no more.
+        elections: the executions of ``elect.sync``.
         poison: the last instruction whose condition is no condition of the kernel's, and that.
     """
 
@@ -44,3 +45,4 @@ class ThreadTrace:
     events: list[ExecutedInstruction] = field(default_factory=list)
     accesses: list[tuple[Instruction, Operand, int]] = field(default_factory=list)
     end: End = field(default_factory=End)
+    elections: list[Instruction] = field(default_factory=list)

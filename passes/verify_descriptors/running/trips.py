@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from triton_ext.mlir.arith import integer_constant, integer_operation
 from triton_ext.mlir.memory_flow import forwarded
-from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.module import MlirModule, Operation, Region, Value
 from triton_ext.passes.verify_descriptors.running.launches import TrialLaunch, multiples
 
 _STEP = 16
@@ -32,7 +32,7 @@ def whole_launches(module: MlirModule) -> list[TrialLaunch]:
         return []
     values = kernel.regions[0].entry.arguments
     known, aligned = _tiles(module), multiples(kernel)
-    counted, found = _counted(known), []
+    counted, found = _counted(module, known), []
     for number, (block, width) in enumerate(_BLOCKS):
         arguments = {}
         for value in values:
@@ -54,7 +54,7 @@ def short_launches(module: MlirModule) -> list[TrialLaunch]:
     trip, one and two: a pipeline's start and end ask for these.
     """
     launches, known = whole_launches(module), _tiles(module)
-    value = _counted(known)
+    value = _counted(module, known)
     if not launches or value is None or module.kernel is None:
         return []
     tile, step = known[value], _STEP if value.name in multiples(module.kernel) else 1
@@ -68,10 +68,33 @@ def short_launches(module: MlirModule) -> list[TrialLaunch]:
     ]
 
 
-def _counted(tiles: Mapping[Value, int]) -> Value | None:
-    """The size that the innermost loop counts to: the last one of several tiles."""
-    return max((value for value, tile in tiles.items() if tile > 1),
-               key=lambda each: each.index, default=None)  # fmt: skip
+def _counted(module: MlirModule, tiles: Mapping[Value, int]) -> Value | None:
+    """The size that the innermost loop counts to; of several sizes of more than one element a tile
+    the last one."""
+    several = [value for value, tile in tiles.items() if tile > 1]
+    bounds = [
+        each.operands[1] for each in module.operations
+        if each.name == "scf.for" and not any(map(_has_loop, each.regions))
+    ]  # fmt: skip
+    reached = [value for value in several if any(_depends(bound, value) for bound in bounds)]
+    return max(reached or several, key=lambda each: each.index, default=None)
+
+
+def _has_loop(region: Region) -> bool:
+    return any(each.name == "scf.for" for block in region.blocks for each in block.operations)
+
+
+def _depends(bound: Value, on: Value) -> bool:
+    """Whether a number is computed from another one, by operations alone."""
+    pending = [bound]
+    while pending:
+        value = pending.pop()
+        if value is on:
+            return True
+        maker = value.definition
+        if maker is not None and integer_operation(maker) is not None:
+            pending += maker.operands
+    return False
 
 
 def _tiles(module: MlirModule) -> Mapping[Value, int]:
