@@ -100,7 +100,7 @@ def _moved(instruction: Instruction, address: int) -> Cells | None:
 
 
 _TOGETHER = ".sync.aligned"
-"""Of instructions that all lanes of a warp execute together (PTX ISA, ".aligned")."""
+"""The modifiers of what all lanes of a warp execute together (PTX ISA, ".aligned")."""
 
 
 def compare_transfers(
