@@ -188,3 +188,15 @@ def test_any_number_but_0_is_true():
     assert [each.instruction for each in events] == [wanted[0], wanted[2]]
     folder = Folder(kernel)
     assert [folder.operand(f"%p{i}", 1).field(0, 1) for i in (1, 2, 3)] == [1, 0, 1]
+
+
+def test_each_fact_counts_once():
+    (instruction,) = (
+        parse_ptx(".version 8.7\n.target sm_90a\n.entry k() { ret; }").kernels[0].instructions
+    )
+    findings = Findings()
+    for expected, found in ((3, 3), (None, 3), (3, OF_TENSORS), (3, 4)):
+        findings.check("counts", None, instruction, "the count", expected, found)
+    assert findings.proven == {"counts": 1}
+    assert findings.unproven == {"counts": 1}
+    assert [each.found for _, each in findings.differences] == [str(OF_TENSORS), "4"]
