@@ -13,7 +13,8 @@ from triton_ext.mlir.ir import Operation
 from triton_ext.mlir.locations import Location
 from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.types import TensorType, tensor_type
-from triton_ext.passes.shared_accesses import MoveUse, register_layout
+from triton_ext.passes.shared_accesses import MoveUse
+from triton_ext.passes.value_layouts import register_layout
 from triton_ext.ptx.parse import Instruction
 from triton_ext.ptx.parse import Module as PtxModule
 

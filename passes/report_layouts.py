@@ -19,16 +19,15 @@ from triton_ext.passes.conversions import (
     line_counts,
 )
 from triton_ext.passes.frame.base import Compilation, Outcome, ReportOptions, compiler_pass
+from triton_ext.passes.occupancy import blocks_per_sm, warps_of
 from triton_ext.passes.shared_accesses import (
     CopyUse,
     MmaUse,
     MoveUse,
     SharedAllocation,
     TensorAllocation,
-    blocks_per_sm,
     shared_allocations,
     tensor_allocations,
-    warps_of,
 )
 from triton_ext.ptx.listing import list_instructions
 from triton_ext.ptx.parse import Module as PtxModule

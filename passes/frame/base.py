@@ -289,7 +289,7 @@ BUILT_IN = {
     "nvmma-to-linear": "nvmma_to_linear.rewrite",
     "verify-descriptors": "verify_descriptors.verify",
     "widen-swizzle": "widen_swizzle.rewrite",
-    "lint-shared": "lint_shared",
+    "lint-shared": "lint_shared.lint",
 }
 """The project's passes, and their modules, which are imported when they are needed."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from triton_ext.mlir.ir import Operation
 from triton_ext.mlir.module import MlirModule
-from triton_ext.passes.shared_accesses import parsed_encoding
+from triton_ext.passes.value_layouts import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected, predicate_of
 from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD, kind_of
 from triton_ext.passes.verify_descriptors.memory.stores import Move
@@ -19,8 +19,11 @@ from triton_ext.passes.verify_descriptors.running.mlir_trace import (
     ExecutedOperation,
     PartitionTrace,
 )
-from triton_ext.passes.verify_descriptors.running.ptx_trace import ExecutedInstruction, ThreadTrace
 from triton_ext.passes.verify_descriptors.running.tensormaps import CREATE, is_part
+from triton_ext.passes.verify_descriptors.running.thread_trace import (
+    ExecutedInstruction,
+    ThreadTrace,
+)
 from triton_ext.passes.verify_descriptors.text.groups import Function, Group
 from triton_ext.ptx.parse import Instruction
 
@@ -59,7 +62,6 @@ class Sequences:
         block: the block and the thread.
         result: what was found so far: where allocations begin.
         expected: what each operation must become, by its `id`.
-        gathers: the `id` of what is expected of gathers and scatters.
         allowed: the `id` of what each group may be, by the group's `id`.
         position: the group of each instruction, by its `id`, and the place in it.
         moves, transfers: the operations on shared and on tensor memory, by their `id`.
@@ -70,7 +72,6 @@ class Sequences:
     block: Block
     result: Findings
     expected: Mapping[int, Expected]
-    gathers: Set[int]
     allowed: dict[int, set[int]]
     position: dict[int, tuple[Group, int]]
     moves: Mapping[int, Operation]
@@ -98,8 +99,6 @@ class Sequences:
             return False
         group = self.position[id(instruction)][0]
         allowed = self.allowed[id(group)]
-        if self.block.warp and not allowed.isdisjoint(self.gathers):
-            return False
         if self.block.rank and group.is_in_order:
             return False
         return not self.block.rank or all(

@@ -29,6 +29,7 @@ from triton_ext.passes.verify_descriptors.memory.stores import (
     unclaimed,
 )
 from triton_ext.passes.verify_descriptors.memory.transfers import (
+    compare_lanes,
     compare_transfers,
     transfers,
 )
@@ -41,7 +42,11 @@ from triton_ext.passes.verify_descriptors.running.launches import (
     launches,
     others,
 )
-from triton_ext.passes.verify_descriptors.running.legality import BOUND_TO_RULES, check_legality
+from triton_ext.passes.verify_descriptors.running.legality import (
+    BOUND_TO_RULES,
+    BY_ELEMENTS,
+    check_legality,
+)
 from triton_ext.passes.verify_descriptors.running.mlir_trace import (
     Life,
     ModuleTracer,
@@ -49,12 +54,10 @@ from triton_ext.passes.verify_descriptors.running.mlir_trace import (
     RunValue,
 )
 from triton_ext.passes.verify_descriptors.running.moved import compare_moved
-from triton_ext.passes.verify_descriptors.running.ptx_trace import (
-    ThreadTrace,
-    Tracer,
-    generic_address,
-)
+from triton_ext.passes.verify_descriptors.running.ptx_trace import Tracer
+from triton_ext.passes.verify_descriptors.running.register_functions import generic_address
 from triton_ext.passes.verify_descriptors.running.tensormaps import CREATE, LaunchedWith, is_part
+from triton_ext.passes.verify_descriptors.running.thread_trace import ThreadTrace
 from triton_ext.passes.verify_descriptors.running.trace_end import Why
 from triton_ext.passes.verify_descriptors.running.trips import short_launches, whole_launches
 from triton_ext.passes.verify_descriptors.running.turns import Turns
@@ -119,9 +122,9 @@ class TraceComparison(Sequences):
     ) -> None:
         module = expectations.module
         self.module, self.function, self.ctas = module, function, launched.ctas
+        self.by_elements = any(each.name in BY_ELEMENTS for each in module.operations)
         self.launched = launched
         self.expected = {id(one.operation): one for one in expectations.found}
-        self.gathers = {id(one) for one in expectations.found if one.rows}
         self.copied_besides = any(kind == "tma" for kind, _ in expectations.open)
         self.allowed = {
             id(group): {id(one.expected) for one in found} for group, found in matching.candidates
@@ -248,7 +251,7 @@ class TraceComparison(Sequences):
         turns, found = Turns(self.tracers[False].kernel, self.given()), []
         for axis, name in enumerate(("%ctaid.x", "%ctaid.y", "%ctaid.z")):
             for number in turns.of(name, _BLOCKS_ASKED)[:_MOST_BLOCKS]:
-                found.append(launch.at_block(axis, number))
+                found.append(launch.at_block(axis, number if axis else number // self.ctas))
         return found
 
     def relaunch(self, launch: TrialLaunch) -> None:
@@ -370,12 +373,12 @@ class TraceComparison(Sequences):
         thread = tracer.run(first, limit)
         self.result.threads.add(first)
         self.allocation(first, thread)
-        check_legality(self.result, thread)
+        check_legality(self.result, thread, self.by_elements)
         leader = self.partition(trace, thread)
         self.result += leader.found
         if not self.result.differences and self.effort.is_first:
             compare_moved(self.result, thread, tracer.run(first, limit // _SHORTER, MOVED))
-        done = [leader]
+        done, together = [leader], thread
         for warp, lane in self.others_of(first, warps):
             if self.result.differences:
                 break
@@ -384,7 +387,11 @@ class TraceComparison(Sequences):
             is_cut = self.effort.is_first and warp + lane != 1
             found = tracer.run(number, limit // _SHORTER if is_cut else limit, stores=False)
             self.allocation(first, found)
-            check_legality(self.result, found)
+            check_legality(self.result, found, self.by_elements)
+            if lane:
+                compare_lanes(self.result, together, found)
+            else:
+                together = found
             done.append(self.partition(trace, found))
             if self.effort.is_first:  # of which the end was not waited for
                 done[-1].found.unproven = Counter(

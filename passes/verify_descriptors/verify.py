@@ -50,10 +50,10 @@ _REPORT_BUG = (
 )
 _LOOKED_AT = (
     "facts of descriptors, opcodes and counts in the text, and of the executed TMA copies, MMAs,"
-    " wgmma groups, mbarrier operations, transfers of tensor memory and the bytes that stores fill"
+    " wgmma groups, mbarrier operations, transfers of tensor memory with their waits, and the bytes"
+    " that stores fill"
 )
-"""Not among them are data, loads from shared memory, scratch memory, fences, ``bar.sync`` and
-``tcgen05.wait``."""
+"""Not among them are data, loads from shared memory, scratch memory, fences and ``bar.sync``."""
 _MAX_DIAGNOSTICS = 20
 _ROWS_WITHOUT_SWIZZLE = (
     " (a known fault: Triton 3.8 and 3.9 give a tile that is stored row by row, without a swizzle,"

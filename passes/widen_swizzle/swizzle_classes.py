@@ -27,12 +27,8 @@ from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.operations import CONTROL_FLOW, MMAS, TMA_COPIES, subslice_offsets
 from triton_ext.mlir.types import MemoryType
 from triton_ext.passes.frame.base import Compilation
-from triton_ext.passes.shared_accesses import (
-    encoded_layout,
-    layout_operand,
-    mma_extent,
-    operand_layout,
-)
+from triton_ext.passes.shared_accesses import layout_operand, mma_extent
+from triton_ext.passes.value_layouts import encoded_layout, operand_layout
 
 _ORDERED = ("ttng.wait_barrier", "ttng.tc_gen5_commit", "ttng.warp_group_dot_wait")
 """Operations that take tiles to say in which order things happen."""

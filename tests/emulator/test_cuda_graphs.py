@@ -9,7 +9,7 @@ from sites import DATA
 
 from triton_ext.emulator.host.cuda.nvcc import compile_source
 from triton_ext.emulator.host.cuda.server import run_program
-from triton_ext.emulator.host.driver import emulated_gpus
+from triton_ext.emulator.host.emulate import emulated_gpus
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 

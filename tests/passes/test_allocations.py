@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from triton_ext.mlir.module import MlirModule
+from triton_ext.passes.verify_descriptors.meaning.tiles import view_offset
 from triton_ext.passes.verify_descriptors.memory.allocations import compare_places
 from triton_ext.passes.verify_descriptors.running.findings import Findings
 from triton_ext.passes.verify_descriptors.running.launches import BASES
@@ -65,3 +66,19 @@ def test_what_is_in_use_together_lies_apart(distance, a_used, b_used, is_legal):
 @pytest.mark.parametrize(("shared", "is_legal"), [(2 * BYTES, True), (2 * BYTES - 1, False)])
 def test_the_last_byte_lies_in_what_the_kernel_has(shared, is_legal):
     assert bool(found(BYTES, (1, 2), (1, 2), shared).differences) is not is_legal
+
+
+@pytest.mark.parametrize(("columns", "offset"), [(32, 32), (64, 16 << 16), (96, 16 << 16 | 32)])
+def test_blocks_of_64_rows_lie_above_each_other(columns, offset):
+    """The second block of 64 columns is in lanes 16 to 31 of each warp (Triton's
+    ``TensorMemoryEncodingAttr``)."""
+    memory = "#ttng.tensor_memory_encoding<blockM = 64, blockN = 64, colStride = 1>"
+    module = MlirModule(f"""module {{
+  tt.func public @kernel() {{
+    %whole = ttng.tmem_alloc : () -> !ttg.memdesc<64x128xf32, {memory}, #ttng.tensor_memory, mutable>
+    %part = ttng.tmem_subslice %whole {{N = {columns} : i32}} : !ttg.memdesc<64x128xf32, {memory}, #ttng.tensor_memory, mutable> -> !ttg.memdesc<64x32xf32, {memory}, #ttng.tensor_memory, mutable, 64x128>
+    tt.return
+  }}
+}}""")  # noqa: E501
+    (view,) = [each for each in module.operations if each.name == "ttng.tmem_subslice"]
+    assert view_offset(module, view, None) == offset

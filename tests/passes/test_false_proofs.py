@@ -158,20 +158,23 @@ def test_where_conditions_turn():
   and.b32 %r4, %r1, 1;
   setp.eq.b32 %p3, %r4, 0;
   setp.lt.u32 %p4, %r1, %r5;
+  setp.lt.and.u32 %p5, %r1, 40, %p4;
   ret;
 }
 """).kernels
     turns = Turns(kernel, {"[kernel_param_0]": 100})
-    assert turns.of("%tid.x", 128) == [63, 64, 95, 96, 99, 100]
+    assert turns.of("%tid.x", 128) == [39, 40, 63, 64, 95, 96, 99, 100]
     assert turns.of("%ctaid.x", 128) == []
 
 
 def test_sizes_at_the_edges_of_tiles():
-    """Each size is once a multiple of what it is divided by, once just more, once just less."""
-    module = MlirModule(corpus().named(NVFP4).ttgir)
-    sizes = [[*each.arguments.values()][-1] for each in whole_launches(module)]
-    assert sorted(size % 256 for size in sizes) in ([0, 16, 240], [0, 1, 255])
-    assert all(256 <= size + 16 <= 4 * 256 for size in sizes)
+    """Each size is a multiple of what it is divided by, just more, and just less; the first launch
+    has more tiles along K than buffers, the last one runs a block of the second row of tiles."""
+    launches = whole_launches(MlirModule(corpus().named(NVFP4).ttgir))
+    sizes = [[*each.arguments.values()][-1] for each in launches]
+    assert {size % 256 for size in sizes} in ({0, 16, 240}, {0, 1, 255})
+    assert sizes[0] + 16 >= 5 * 256 > 4 * 256 >= max(sizes[1:]) + 16
+    assert launches[-1].program == (5, 0, 0)
 
 
 def test_our_hopper_matmuls_are_followed_to_their_end():

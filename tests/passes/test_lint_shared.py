@@ -18,7 +18,7 @@ from sites import ROOT, SUPPORT, triton_sites
 
 from triton_ext.errors import LayoutError
 from triton_ext.passes import Compilation, PassWarning, get_pass
-from triton_ext.passes.lint_shared import LintOptions, findings
+from triton_ext.passes.lint_shared.lint import LintOptions, findings
 
 SEEDS = all_seeds()
 

@@ -211,4 +211,4 @@ def test_entry_points_that_do_not_load(tmp_path, checks):
     assert len(seen) == 5
     assert "no-loads" in found
     assert not {"broken", "other", "twice"}.intersection(found)
-    assert get_pass("lint-shared").run.__module__ == "triton_ext.passes.lint_shared"
+    assert get_pass("lint-shared").run.__module__ == "triton_ext.passes.lint_shared.lint"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triton_ext.passes.verify_descriptors.running.ptx_trace import SharedMemory
+from triton_ext.passes.verify_descriptors.running.thread_steps import SharedMemory
 
 
 def test_stores_are_bytes_from_the_lowest_in_order():

@@ -16,7 +16,8 @@ from sites import installed_folder, triton_sites
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
 from triton_ext.passes import Compilation, get_pass
 from triton_ext.passes.report_layouts import layout_report
-from triton_ext.passes.shared_accesses import alignment_of, parsed_encoding, shared_allocations
+from triton_ext.passes.shared_accesses import shared_allocations
+from triton_ext.passes.value_layouts import alignment_of, parsed_encoding
 from triton_ext.ptx.listing import list_instructions
 from triton_ext.render.report_page import report_html
 from triton_ext.render.report_text import report_text

@@ -33,7 +33,7 @@ from triton_ext.emulator.errors import EmulationError, UndefinedBehaviour
 from triton_ext.emulator.host.cuda.library import build
 from triton_ext.emulator.host.cuda.nvcc import compiler
 from triton_ext.emulator.host.cuda.server import run_program
-from triton_ext.emulator.host.driver import emulated_gpus
+from triton_ext.emulator.host.emulate import emulated_gpus
 
 HOSTS = Path(__file__).with_name("foreign_hosts")
 MODES = {"hardware": False, "strict": True}

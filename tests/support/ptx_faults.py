@@ -1,11 +1,8 @@
 """Faults of compiled kernels, made by machine: which of them are real, and which a pass finds.
 
-`mutations` changes every operand of every instruction that reaches a TMA copy, an MMA, an mbarrier
-or an address in shared or tensor memory, in each way that fits: a constant is another one, a
-register is exchanged, the base of an address is dropped, an instruction is left out or issued
-twice, a modifier is another one, a guard is inverted. `Launched` runs one cluster of a launch on
-the emulated GPU, with the PTX as it is and as it was changed: a change is a real fault if the
-result is another one, or the emulator catches it.
+`Launched` runs one cluster of a launch on the emulated GPU, with the PTX as it is and as
+`ptx_mutations` change it: a change is a real fault if the result is another one, or the emulator
+catches it.
 
 ``python tests/support/ptx_faults.py [--seed N] [--each N] [--only PART]`` judges faults of many
 kernels of the corpus, and prints how many verify-descriptors finds; it fails if one is claimed to
@@ -19,6 +16,7 @@ import dataclasses
 import gc
 import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -27,7 +25,6 @@ import sys
 import tempfile
 import time
 import traceback
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
@@ -35,262 +32,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triton_ext.ptx.folding import destinations, mentioned
-from triton_ext.ptx.parse import Instruction, Kernel, parse_ptx, split_operands
+from ptx_mutations import WHOLE, Mutation, Mutator, sample
 
-# ------------------------------------------------------------------------------- mutations
-
-WHOLE = (
-    "cp.async.bulk", "cp.reduce.async.bulk", "wgmma.mma_async", "tcgen05.mma", "tcgen05.cp",
-    "tcgen05.alloc", "tcgen05.commit", "mbarrier.", "tensormap.", "st.async", "red.async",
-)  # fmt: skip
-"""Instructions all of whose operands count, but for lists of registers with data."""
-ADDRESSED = (
-    "st.shared", "ld.shared", "stmatrix", "ldmatrix", "cp.async.ca", "cp.async.cg", "tcgen05.ld",
-    "tcgen05.st",
-)  # fmt: skip
-"""Instructions of which the address counts."""
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """One change of the text of a PTX module.
-
-    Attributes:
-        kind: what sort of change.
-        line: of the instruction that is changed.
-        opcode: that instruction's.
-        start, stop: the part of the text that is replaced.
-        text: what stands there instead.
-        reaches: the opcodes of the instructions that the changed one reaches.
-        lines: their lines.
-    """
-
-    kind: str
-    line: int
-    opcode: str
-    start: int
-    stop: int
-    text: str
-    reaches: tuple[str, ...] = ()
-    lines: tuple[int, ...] = ()
-
-    def of(self, ptx: str) -> str:
-        """The changed module."""
-        return ptx[: self.start] + self.text + ptx[self.stop :]
-
-
-def _counted(instruction: Instruction) -> list[str]:
-    """The operands of a sink that count; [] for an instruction that is none."""
-    operands = list(instruction.operands)
-    if instruction.opcode.startswith(WHOLE):
-        return [each for each in operands if each[:1] != "{"]
-    if instruction.opcode.startswith(ADDRESSED):
-        return [each for each in operands if each[:1] == "["][:1]
-    return []
-
-
-def reached(kernel: Kernel) -> dict[int, set[int]]:
-    """For each instruction that reaches a sink, by its number, the numbers of the sinks."""
-    writers: dict[str, list[int]] = {}
-    for number, each in enumerate(kernel.instructions):
-        for _, name in destinations(each):
-            writers.setdefault(name, []).append(number)
-    found: dict[int, set[int]] = {}
-    for sink, each in enumerate(kernel.instructions):
-        counted = _counted(each)
-        if not counted and not each.opcode.startswith(("bra", "brx")):
-            continue
-        seen, pending = {sink}, [sink]
-        while pending:
-            number = pending.pop()
-            found.setdefault(number, set()).add(sink)
-            instruction = kernel.instructions[number]
-            if number == sink and counted:
-                instruction = dataclasses.replace(instruction, operands=tuple(counted))
-            for name in mentioned(instruction):
-                for other in writers.get(name, ()):
-                    if other not in seen:
-                        seen.add(other)
-                        pending.append(other)
-    return found
-
-
-MODIFIERS = (
-    (".lt", ".le"), (".gt", ".ge"), (".eq", ".ne"), ("add.", "sub."), ("and.", "or."),
-    ("xor.", "or."), ("shl.", "shr."), ("min.", "max."), (".lo", ".hi"), (".s32", ".u32"),
-    (".x4", ".x2"), (".x2", ".x4"), (".v4", ".v2"),
-    (".parity", ""), ("cta_group::1", "cta_group::2"), ("shared::cta", "shared::cluster"),
-    (".param", ""), (".trans", ""), (".expect_tx", ""), ("1d", "2d"), ("2d", "3d"), ("3d", "2d"),
-    (".multicast::cluster", ""), ("kind::f16", "kind::tf32"), ("kind::f8f6f4", "kind::f16"),
-    ("e4m3", "e5m2"), ("bf16", "f16"), ("m64n64", "m64n32"), ("n128", "n64"),
-    ("128x256b", "128x128b"),
-    (".test_wait", ".try_wait"), (".arrive", ".arrive.noComplete"), ("up.", "down."),
-    (".idx", ".bfly"), (".wide", ".lo"), ("scale_vec::2X", "scale_vec::4X"), (".add", ".max"),
-    (".release", ".relaxed"), (".acquire", ".relaxed"), (".cta.", ".cluster."),
-)  # fmt: skip
-_REGISTER = re.compile(r"%(?:rd|rs|r|p)\d+")
-_NUMBER = re.compile(r"(?<![\w%.])-?(?:0[xX][0-9a-fA-F]+|\d+)(?![\w.])")
-
-
-class Mutator:
-    """The mutations of one PTX module."""
-
-    def __init__(self, ptx: str) -> None:
-        self.ptx = ptx
-        self.starts = [0, *(match.end() for match in re.finditer("\n", ptx))]
-        (self.kernel,) = [each for each in parse_ptx(ptx).kernels if each.is_entry]
-        self.reached = reached(self.kernel)
-        self.written: dict[str, list[tuple[int, str]]] = {}
-        for number, each in enumerate(self.kernel.instructions):
-            for _, name in destinations(each):
-                kind = _REGISTER.fullmatch(name)
-                if kind:
-                    self.written.setdefault(name.rstrip("0123456789"), []).append((number, name))
-
-    def span(self, instruction: Instruction) -> tuple[int, int] | None:
-        """Where an instruction stands, with its guard; None if that is not clear."""
-        begin = self.starts[instruction.line - 1]
-        at = self.ptx.find(instruction.opcode, begin)
-        line_end = self.ptx.find("\n", begin)
-        if not begin <= at < line_end or instruction.opcode in self.ptx[at + 1 : line_end]:
-            return None
-        stop = self.ptx.find(";", at) + 1
-        guard = f"@{instruction.predicate}"
-        if instruction.predicate:
-            at = self.ptx.rfind(guard, begin, at)
-            if at < 0:
-                return None
-        return at, stop
-
-    def all(self, random_: random.Random) -> Iterator[Mutation]:
-        """One mutation of each kind at each place, in the order of the text."""
-        for number in sorted(self.reached):
-            instruction = self.kernel.instructions[number]
-            span = self.span(instruction)
-            if span is None:
-                continue
-            sinks = [self.kernel.instructions[i] for i in sorted(self.reached[number])]
-            names = tuple(sorted({".".join(each.opcode.split(".")[:3]) for each in sinks}))
-            lines = tuple(each.line for each in sinks)
-            for kind, text in self.changes(number, instruction, *span, random_):
-                if self.matters(instruction, text):
-                    yield Mutation(
-                        kind, instruction.line, instruction.opcode, *span, text, names, lines
-                    )
-
-    @staticmethod
-    def matters(instruction: Instruction, text: str) -> bool:
-        """Whether a change is one of what counts of an instruction."""
-        guard, _, rest = text.partition(instruction.opcode)
-        counted = _counted(instruction)
-        if not counted or not rest or text.count(instruction.opcode) > 1:
-            return True
-        operands = tuple(split_operands(rest.strip().rstrip(";")))
-        same = _counted(dataclasses.replace(instruction, operands=operands)) == counted
-        return not same or guard.strip("@ \t") != instruction.predicate
-
-    def changes(
-        self, number: int, instruction: Instruction, start: int, stop: int, random_: random.Random
-    ) -> Iterator[tuple[str, str]]:
-        text = self.ptx[start:stop]
-        at = text.index(instruction.opcode)
-        guard, rest = text[:at], text[at + len(instruction.opcode) :]
-        opcode = instruction.opcode
-        counted = "".join(_counted(instruction)) or rest
-        whole = opcode.startswith((*WHOLE, *ADDRESSED))
-        # ------ constants
-        for match in _NUMBER.finditer(rest):
-            if whole and match[0] not in counted:
-                continue
-            value = int(match[0], 0)
-            other = random_.choice(
-                [value + 1, value - 1, value ^ 16, value + 1024, value * 2, 0, value ^ 64]
-            )
-            if other != value:
-                yield (
-                    "constant",
-                    f"{guard}{opcode}{rest[: match.start()]}{other}{rest[match.end() :]}",
-                )
-        # ------ registers
-        for match in _REGISTER.finditer(rest):
-            name = match[0]
-            if (whole and name not in counted) or (
-                not whole and name in rest[: rest.find(",")] and match.start() < rest.find(",")
-            ):
-                continue
-            known = self.written.get(name.rstrip("0123456789"), [])
-            upto = bisect_left(known, (number, ""))
-            near = [other for _, other in known[max(0, upto - 40) : upto] if other != name]
-            if near:
-                other = random_.choice(near)
-                yield (
-                    "register",
-                    f"{guard}{opcode}{rest[: match.start()]}{other}{rest[match.end() :]}",
-                )
-        # ------ bases
-        parts = instruction.operands
-        if opcode.startswith(("add.", "or.b")) and len(parts) == 3:
-            width = opcode.rpartition(".")[2]
-            for kept in parts[1:]:
-                yield "base dropped", f"{guard}mov.b{width[1:]} {parts[0]}, {kept};"
-        for match in re.finditer(r"\[(%\w+)\s*\+\s*-?\d+\]", rest):
-            yield (
-                "offset dropped",
-                f"{guard}{opcode}{rest[: match.start()]}[{match[1]}]{rest[match.end() :]}",
-            )
-        if "global_smem" in rest:
-            yield "symbol dropped", f"{guard}{opcode}{re.sub('global_smem', '0', rest)}"
-            yield (
-                "symbol doubled",
-                text
-                + f"\n\tadd.s{64 if '64' in opcode else 32} {parts[0]}, {parts[0]}, {parts[1]};"
-                if opcode.startswith("mov")
-                else text,
-            )
-        # ------ instructions
-        base = opcode.partition(".")[0]
-        if base in ("mov", "cvta", "cvt") and len(parts) == 2 and base == "cvta":
-            yield "deleted", f"{guard}mov.b64 {parts[0]}, {parts[1]};"
-        elif base not in ("bra", "brx") or not instruction.predicate:
-            yield "deleted", ""
-        if base not in ("bra", "brx"):
-            yield "duplicated", f"{text}\n\t{text}"
-        # ------ modifiers
-        for one, other in MODIFIERS:
-            for old, new in ((one, other), (other, one)):
-                if old and old in opcode and opcode.replace(old, new, 1) != opcode:
-                    if new and new in opcode and not old.startswith((".", "add", "sub")):
-                        continue
-                    yield "modifier", f"{guard}{opcode.replace(old, new, 1)}{rest}"
-        # ------ guards
-        if instruction.predicate:
-            inverted = instruction.predicate
-            inverted = inverted[1:] if inverted[0] == "!" else f"!{inverted}"
-            yield "guard inverted", f"@{inverted} {opcode}{rest}"
-            if base not in ("bra", "brx"):
-                yield "guard dropped", f"{opcode}{rest}"
-
-
-def sample(ptx: str, count: int, seed: int) -> list[Mutation]:
-    """So many mutations of a module: first an instruction is chosen, then one of its changes."""
-    random_ = random.Random(seed)
-    by_place: dict[int, list[Mutation]] = {}
-    for each in Mutator(ptx).all(random_):
-        by_place.setdefault(each.start, []).append(each)
-    places = sorted(by_place)
-    random_.shuffle(places)
-    found = []
-    while places and len(found) < count:
-        for place in list(places):
-            changes = by_place[place]
-            found.append(changes.pop(random_.randrange(len(changes))))
-            if not changes:
-                places.remove(place)
-            if len(found) >= count:
-                break
-    return found
-
+from triton_ext.ptx.parse import parse_ptx
 
 # -------------------------------------------------------------------------------- the judge
 
@@ -306,6 +50,7 @@ class Launched:
         ttgir, ptx, metadata: what Triton compiled.
         run: runs the PTX that it is given in place of the compiled one on the launch's arguments,
             under a schedule, or "all"; returns the machine, or raises what the emulator says.
+        block: the ``%ctaid.x`` of the first block that is run.
         seconds: that the unchanged kernel takes.
     """
 
@@ -316,6 +61,7 @@ class Launched:
     ptx: str
     metadata: dict[str, Any]
     run: Callable[[str, str], Any]
+    block: int = 0
     seconds: float = 0.0
     results: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -428,8 +174,10 @@ def capture(job: dict[str, Any]) -> list[Launched]:
 
         files = corpus_worker.read_kernel(groups[-1])
         assert files["ptx"] == text
+        shape = cluster or (1,)
+        block = math.prod(grid) // math.prod(shape) // 3 * shape[0] % grid[0]
         found[text] = Launched(job["name"], files["kernel"], job["arch"], files["ttgir"], text,
-                               files["metadata"], run)  # fmt: skip
+                               files["metadata"], run, block)  # fmt: skip
 
     texts: dict[int, str] = {}
     decoded = EmulatedGpu.program
@@ -478,7 +226,7 @@ def judge_job(job: dict[str, Any], each: int, seed: int, budget: float) -> list[
         if not any(each.opcode.startswith(WHOLE) for each in Mutator(one.ptx).kernel.instructions):
             continue
         faults, began = [], time.time()
-        for mutation in sample(one.ptx, each, seed):
+        for mutation in sample(one.ptx, each, seed, one.block):
             faults.append({**dataclasses.asdict(mutation), "verdict": one.judge(mutation)})
             if time.time() - began > budget and len(faults) > 5:
                 break
@@ -535,9 +283,10 @@ MOVES = ("st.shared", "ld.shared", "ldmatrix", "stmatrix")
 def classes(kernel: dict[str, Any]) -> Iterator[tuple[tuple[str, str], Mutation]]:
     """What verify-descriptors says of each judged mutation: (what it reaches, the class).
 
-    Not found, but not claimed either is a fault if the report of the changed kernel has more
-    unproven than that of the kernel itself, if that one already says that not all executions were
-    compared, or if all that the changed instruction reaches stands among what is not looked at.
+    Not found, but not claimed either is a fault if the report of the changed kernel has a reason
+    that it has not, or less often, of the kernel itself; if that one already says that not all
+    executions were compared, or if all that the changed instruction reaches stands among what is
+    not looked at.
     """
     from triton_ext.passes import Compilation, get_pass
 
@@ -572,7 +321,7 @@ def classes(kernel: dict[str, Any]) -> Iterator[tuple[tuple[str, str], Mutation]
         if outcome.diagnostics:
             found = "found"
         elif (
-            sum(outcome.report["unproven"].values()) > sum(unproven.values())
+            Counter(outcome.report["unproven"]) - Counter(unproven)
             or in_part
             or set(mutation.lines) <= listed | branches
         ):

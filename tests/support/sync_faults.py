@@ -26,7 +26,8 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
-from ptx_faults import Launched, Mutation, Mutator, capture, or_nothing
+from ptx_faults import Launched, capture, or_nothing
+from ptx_mutations import Mutation, Mutator
 
 from triton_ext.ptx.folding import destinations, mentioned
 from triton_ext.ptx.parse import Instruction

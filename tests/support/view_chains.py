@@ -1,11 +1,15 @@
 """Chains of views of shared memory, made by machine, through every pass and the emulated GPU.
 
-A tile of nvmma, swizzled, shared-linear or padded memory is filled from registers or by TMA; a
-chain of index, slice, permute and reshape leads to the view that a product, a load, or a TMA store
-reads. A right answer without passes must be one with each of them, and no pass may complain.
+A tile of nvmma, swizzled, shared-linear or padded memory, allocated as it is or as other bytes that
+are reinterpreted, is filled from registers, by TMA, or by TMA in two parts; a chain of index,
+slice, permute and reshape leads to the view that a product, a load, a TMA store, or a copy to
+tensor memory reads. A right answer without passes must be one with each of them, and no pass may
+complain.
 
-``python tests/support/view_chains.py --seed N --count N`` prints what went wrong, and fails then.
-Each chain runs in a fork: where Triton itself aborts or refuses, no pass is asked.
+``python tests/support/view_chains.py --seed N --first N --count N`` prints what went wrong, and
+fails then.
+Each chain runs in a fork: where Triton itself aborts or refuses, no pass is asked. What ends the
+process with passes, and not without, is a pass's fault.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 import triton_ext
-from triton_ext.compat import async_load, async_store
+from triton_ext.compat import async_load, async_store, reinterpret
 
 PASSES = (
     "verify-descriptors", "check-conversion", "report-layouts", "nvmma-to-linear",
@@ -61,6 +65,31 @@ def viewed(tile, CHAIN: gl.constexpr, AT: gl.constexpr):
 
 
 @gluon.jit
+def tile_of(dtype: gl.constexpr, MADE: gl.constexpr, LAYOUT: gl.constexpr, SHAPE: gl.constexpr,
+            BUFFERS: gl.constexpr, AT: gl.constexpr):  # fmt: skip
+    """One buffer of a type, allocated as such, or as bytes or integers of the same bits."""
+    WHOLE: gl.constexpr = [BUFFERS, SHAPE[0], SHAPE[1]]
+    SIZE: gl.constexpr = dtype.primitive_bitwidth // 8
+    INTEGER: gl.constexpr = gl.int16 if SIZE == 2 else gl.int32
+    if MADE == "plain":
+        return gl.allocate_shared_memory(dtype, WHOLE, LAYOUT).index(AT)
+    elif MADE == "each":  # noqa: RET505 (what follows a constant condition's return is compiled)
+        raw = gl.allocate_shared_memory(INTEGER, WHOLE, LAYOUT)
+        return reinterpret(raw.index(AT), dtype, [SHAPE[0], SHAPE[1]], LAYOUT)
+    elif MADE == "integers":
+        raw = gl.allocate_shared_memory(INTEGER, WHOLE, LAYOUT)
+        return reinterpret(raw, dtype, WHOLE, LAYOUT).index(AT)
+    elif MADE == "bytes":
+        BYTES: gl.constexpr = gl.NVMMASharedLayout(LAYOUT.swizzle_byte_width, 8, rank=2)
+        raw = gl.allocate_shared_memory(gl.int8, [BUFFERS, SHAPE[0], SIZE * SHAPE[1]], BYTES)
+        return reinterpret(raw, dtype, WHOLE, LAYOUT).index(AT)
+    else:
+        FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+        raw = gl.allocate_shared_memory(gl.int8, [SIZE * BUFFERS * SHAPE[0] * SHAPE[1]], FLAT)
+        return reinterpret(raw, dtype, WHOLE, LAYOUT).index(AT)
+
+
+@gluon.jit
 def fill(source, memory, SHAPE: gl.constexpr):
     """A tile from global memory, by way of registers."""
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
@@ -79,19 +108,20 @@ def write(target, values, layout: gl.constexpr):
 
 @gluon.jit
 def chain_kernel(
-    source, desc, left, target, out_desc, LAYOUT: gl.constexpr, SHAPE: gl.constexpr,
-    BUFFERS: gl.constexpr, AT: gl.constexpr, CHAIN: gl.constexpr, BY: gl.constexpr,
-    USE: gl.constexpr, M: gl.constexpr,
+    source, desc, left, target, out_desc, MADE: gl.constexpr, LAYOUT: gl.constexpr,
+    SHAPE: gl.constexpr, BUFFERS: gl.constexpr, AT: gl.constexpr, CHAIN: gl.constexpr,
+    BY: gl.constexpr, USE: gl.constexpr, M: gl.constexpr,
 ):  # fmt: skip
     """Fill one buffer, follow the chain, use its end."""
-    memory = gl.allocate_shared_memory(gl.float16, [BUFFERS, SHAPE[0], SHAPE[1]], LAYOUT)
-    tile = memory.index(AT)
-    if BY == "tma":
+    tile = tile_of(source.dtype.element_ty, MADE, LAYOUT, SHAPE, BUFFERS, AT)
+    if BY != "registers":
         bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
         mbarrier.init(bar, count=1)
         fence_async_shared()
-        mbarrier.expect(bar, SHAPE[0] * SHAPE[1] * 2)
-        async_load(desc, [0, 0], bar, tile)
+        mbarrier.expect(bar, SHAPE[0] * SHAPE[1] * source.dtype.element_ty.primitive_bitwidth // 8)
+        PART: gl.constexpr = SHAPE[0] // (2 if BY == "parts" else 1)
+        for i in gl.static_range(SHAPE[0] // PART):
+            async_load(desc, [i * PART, 0], bar, tile.slice(i * PART, PART))
         mbarrier.wait(bar, 0)
         mbarrier.invalidate(bar)
     else:
@@ -106,6 +136,16 @@ def chain_kernel(
         fence_async_shared()
         async_store(out_desc, [0, 0], view)
         tma.store_wait(0)
+    elif USE == "copy":
+        copied = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+        mbarrier.init(copied, count=1)
+        columns: gl.constexpr = blackwell.TensorMemoryLayout(view.shape, col_stride=1)
+        memory = blackwell.allocate_tensor_memory(view.dtype, view.shape, columns)
+        blackwell.tcgen05_copy(view, memory)
+        blackwell.tcgen05_commit(copied)
+        mbarrier.wait(copied, 0)
+        rows = memory.load(memory.get_reg_layout())
+        write(target, rows, rows.type.layout)
     else:
         A: gl.constexpr = gl.NVMMASharedLayout.get_default_for([M, view.shape[0]], gl.float16)
         N: gl.constexpr = view.shape[1]
@@ -134,6 +174,7 @@ class Chain:
     """One case: memory, how it is filled, the views, and what reads the last one."""
 
     arch: int
+    made: str
     kind: str
     width: int
     shape: tuple[int, int]
@@ -142,10 +183,11 @@ class Chain:
     steps: tuple[tuple, ...]
     by: str
     use: str
+    bits: int
 
     def layout(self):
         if self.kind == "nvmma":
-            return gl.NVMMASharedLayout(self.width, 16, rank=2)
+            return gl.NVMMASharedLayout(self.width, self.bits, rank=2)
         if self.kind == "swizzled":
             return gl.SwizzledSharedLayout(8, 1, self.width // 16 or 1, [1, 0])
         if self.kind == "padded":
@@ -174,12 +216,18 @@ def chain(random_: random.Random) -> Chain:
     arch = random_.choice((90, 100))
     kind = random_.choice(("nvmma", "nvmma", "nvmma", "swizzled", "linear", "padded"))
     width = random_.choice((32, 64, 128))
-    by = random_.choice(("registers", "tma")) if kind == "nvmma" else "registers"
+    by = random_.choice(("registers", "tma", "parts")) if kind == "nvmma" else "registers"
+    made = random_.choice(
+        ("plain", "plain", "each", "integers", "flat", *(("bytes",) if kind == "nvmma" else ()))
+    )
     uses = ["load"]
     if kind == "nvmma":
         uses += ["store"] + 3 * ["wgmma" if arch == 90 else "tcgen05"]
+        uses += 2 * ["copy"] if arch == 100 else []
     use = random_.choice(uses)
     shape = [random_.choice((32, 64, 128)), random_.choice((32, 64, 128))]
+    if use == "copy":
+        shape[0] = 128
     if width // 2 > shape[1]:
         shape[1] = width // 2
     extents, steps = list(shape), []
@@ -202,9 +250,12 @@ def chain(random_: random.Random) -> Chain:
     if len(extents) == 3:
         extents = [extents[0] * extents[1], extents[2]]
         steps.append(("reshape", tuple(extents)))
-    buffers = random_.choice((1, 2, 3))
-    return Chain(arch, kind, width, tuple(shape), buffers, random_.randrange(buffers),
-                 tuple(steps), by, use)  # fmt: skip
+    if (use == "copy" and extents[0] != 128) or (use == "store" and extents[1] < width // 2):
+        use = "load"
+    buffers = random_.choice((1, 2, 4) if made == "flat" else (1, 2, 3))
+    bits = 32 if use == "copy" else random_.choice((16, 16, 32)) if use == "load" else 16
+    return Chain(arch, made, kind, width, tuple(shape), buffers, random_.randrange(buffers),
+                 tuple(steps), by, use, bits)  # fmt: skip
 
 
 def run(job) -> dict:
@@ -213,28 +264,31 @@ def run(job) -> dict:
     one = chain(random.Random(job["seed"]))
     generator = torch.Generator().manual_seed(job["number"])
 
-    def filled(*shape):
-        return torch.randint(-3, 4, shape, generator=generator).half()
+    def filled(*shape, dtype=torch.half):
+        return torch.randint(-3, 4, shape, generator=generator).to(dtype)
 
-    source = filled(*one.shape)
+    source = filled(*one.shape, dtype=torch.half if one.bits == 16 else torch.float)
     end = applied(source, one.steps)
     layout, m = one.layout(), 64 if one.use == "wgmma" else 128
     left = filled(m, end.shape[0])
     is_product = one.use in ("wgmma", "tcgen05")
     want = left.float() @ end.float() if is_product else end
     target = torch.zeros_like(want).contiguous()
-    descs = [TensorDescriptor.from_tensor(each, list(each.shape), layout)
-             if one.kind == "nvmma" else each for each in (source, target.half())]  # fmt: skip
+    part = [one.shape[0] // (2 if one.by == "parts" else 1), one.shape[1]]
+    stored = target.half()
+    desc = TensorDescriptor.from_tensor(source, part, layout) if one.kind == "nvmma" else source
+    out_desc = stored
+    if one.use == "store":
+        out_desc = TensorDescriptor.from_tensor(stored, list(stored.shape), layout)
 
     def launch():
         target.zero_()
-        if one.kind == "nvmma":
-            descs[1].base.zero_()
+        stored.zero_()
         chain_kernel[(1,)](
-            source, descs[0], left, target, descs[1], layout, one.shape, one.buffers, one.at,
-            one.steps, one.by, one.use, m, num_warps=4,
+            source, desc, left, target, out_desc, one.made, layout, one.shape, one.buffers,
+            one.at, one.steps, one.by, one.use, m, num_warps=4,
         )  # fmt: skip
-        found = descs[1].base if one.use == "store" else target
+        found = stored if one.use == "store" else target
         return bool(torch.equal(found.to(want.dtype), want))
 
     wrong = {}
@@ -247,7 +301,7 @@ def run(job) -> dict:
                 "chain": repr(one),
                 "skipped": f"{type(error).__name__}: {str(error.__cause__ or error)[-300:]}",
             }
-        for name in PASSES:
+        for name in job.get("passes", PASSES):
             text = f"{name}{{output=none}}" if name in WITH_OUTPUT else name
             try:
                 with triton_ext.passes.enabled(text) as results:
@@ -267,13 +321,17 @@ def run(job) -> dict:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first chain")
     parser.add_argument("--count", type=int, default=100)
     chosen = parser.parse_args()
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = str(Path(folder))
-        for number in range(chosen.count):
-            found = forked(run, {"seed": f"{chosen.seed} {number}", "number": number})
+        for number in range(chosen.first, chosen.first + chosen.count):
+            job = {"seed": f"{chosen.seed} {number}", "number": number}
+            found = forked(run, job)
+            if "error" in found and "error" not in forked(run, {**job, "passes": ()}):
+                found = {"chain": f"seed {chosen.seed}", "wrong": {"a pass": found["error"]}}
             if "error" in found or "skipped" in found:
                 counts[f"not run: {found.get('error') or found['skipped']}"[-300:]] += 1
                 continue

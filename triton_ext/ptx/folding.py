@@ -192,7 +192,8 @@ class Folder:
     def operand(self, text: str, width: int, at: Instruction | None = None) -> Bits:
         """What is known of an operand of `at`: a register, an immediate, or a symbol.
 
-        Without `at`, a register that is assigned more than once has its first value.
+        Without `at`, a register that is assigned more than once has its first value. Of one bit, a
+        predicate, any immediate but 0 is true (PTX ISA, "Predicate Constants").
         """
         scope = at.scope if at is not None else ()
         found = self._operands.get((text, scope))
@@ -206,7 +207,7 @@ class Folder:
             return Bits.unknown()
         if origin:
             self._collect({origin})
-        return Bits.constant(number, width)
+        return Bits.constant(int(number != 0) if width == 1 else number, width)
 
     def _resolved(self, text: str, at: Instruction | None) -> _Operand:
         number = immediate(text)

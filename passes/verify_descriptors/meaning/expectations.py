@@ -15,7 +15,7 @@ from triton_ext.hardware.architecture import Architecture
 from triton_ext.mlir.ir import Operation, Value
 from triton_ext.mlir.memory_flow import forwarded_sources
 from triton_ext.mlir.module import MlirModule
-from triton_ext.passes.shared_accesses import partition_warps
+from triton_ext.passes.occupancy import partition_warps
 from triton_ext.passes.verify_descriptors.meaning import expected_copies, expected_products
 from triton_ext.passes.verify_descriptors.meaning.expected import (
     Expected,

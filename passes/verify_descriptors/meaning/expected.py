@@ -87,6 +87,7 @@ class Expected:
             stay in the collector buffer.
         opcode: a regular expression for TMA copies and ``expect_tx``.
         boxes: those of a TMA copy, in order; each warp of the partition issues its part.
+        shares: of a gather or scatter, the numbers of the boxes that each warp issues, in order.
         tile: the TTGIR value of the shared memory that a TMA copy reads or writes.
         barrier: the value of the mbarrier, if there is one.
         warps: how many the partition has that the operation stands in.
@@ -108,6 +109,7 @@ class Expected:
     orders: tuple[tuple[int, ...], ...] = ()
     opcode: str = ""
     boxes: tuple[ExpectedBox, ...] = ()
+    shares: tuple[tuple[int, ...], ...] = ()
     tile: Value | None = None
     barrier: Value | None = None
     warps: int = 0
@@ -121,6 +123,12 @@ class Expected:
     is_padded: bool = False
     argument: int | None = None
     is_dead: bool = False
+
+    def boxes_of(self, warp: int) -> tuple[ExpectedBox, ...]:
+        """The boxes that a warp of the partition issues, in order."""
+        if self.shares:
+            return tuple(self.boxes[i] for i in self.shares[warp % len(self.shares)])
+        return self.boxes[warp :: max(1, self.warps)]
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from triton_ext.hardware.tma_tile import TileCopies, tile_copies
+from triton_ext.layouts.cluster import within_block
 from triton_ext.layouts.encodings import NVMMAShared
 from triton_ext.mlir.ir import Operation, Value
-from triton_ext.mlir.types import MemoryType
-from triton_ext.passes.shared_accesses import parsed_encoding
+from triton_ext.mlir.types import MemoryType, tensor_type
+from triton_ext.passes.value_layouts import parsed_encoding, register_layout
 from triton_ext.passes.verify_descriptors.meaning.expected import (
     Expected,
     ExpectedBox,
@@ -99,7 +100,7 @@ def _rows(
     box_rows, width = copies.box_shape
     rows, columns = copies.tile_shape
     factor = 2 if is_fp4_padded(kind.encoding) else 1
-    unit = element_bytes(kind)
+    unit, messages = element_bytes(kind), columns // width
     starts = {box.start: box.smem_offset for box in copies.boxes}
     boxes = tuple(
         ExpectedBox(
@@ -113,8 +114,40 @@ def _rows(
     return Expected(
         operation, "tma", opcode=opcode, boxes=boxes, tile=tile, barrier=barrier,
         coordinates=_coordinates(operation), rows=GATHERED_ROWS,
+        shares=_shares(lowering, operation, messages),
         after=() if barrier else (("store commit", None, None),),
     )  # fmt: skip
+
+
+def _shares(lowering: Lowering, operation: Operation, messages: int) -> tuple[tuple[int, ...], ...]:
+    """The numbers of the boxes that each warp issues, by the layout of the rows' indices.
+
+    Four registers hold the indices of an instruction; registers and warps that repeat others' are
+    idle (``iterateGatherScatterIndices``).
+
+    Args:
+        messages: the boxes of four rows, one beside the other.
+    """
+    indices = (tensor_type(each.type or "", lowering.module.aliases) for each in operation.operands)
+    tensor = next((each for each in indices if each is not None), None)
+    if tensor is None:
+        raise NotDerived("the type of the rows' indices is not that of a tensor")
+    layout = within_block(register_layout(tensor, lowering.module))
+    (name,) = layout.out_dims
+    found = []
+    for warp in range(layout.in_dims["warp"]):
+        repeats = any(
+            warp >> bit & 1 and not any(basis) for bit, basis in enumerate(layout.bases["warp"])
+        )
+        rows = dict.fromkeys(
+            int(layout.apply(register=register, lane=0, warp=warp)[name])
+            for register in range(0, layout.in_dims["register"], GATHERED_ROWS)
+        )
+        boxes = (
+            row // GATHERED_ROWS * messages + message for row in rows for message in range(messages)
+        )
+        found.append(() if repeats else tuple(boxes))
+    return tuple(found)
 
 
 def expect(lowering: Lowering, operation: Operation) -> Expected:

@@ -25,7 +25,8 @@ from triton_ext.mlir.arith import constant, integer_constant
 from triton_ext.mlir.ir import Operation, Value
 from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.types import MemoryType, TensorType, tensor_type
-from triton_ext.passes.shared_accesses import layout_operand, tensor_memory_layout
+from triton_ext.passes.shared_accesses import layout_operand
+from triton_ext.passes.value_layouts import tensor_memory_layout
 from triton_ext.passes.verify_descriptors.meaning.expected import (
     Expected,
     ExpectedMatrix,

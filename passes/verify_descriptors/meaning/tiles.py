@@ -16,9 +16,9 @@ from triton_ext.mlir.ir import Operation
 from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.operations import subslice_offsets
 from triton_ext.mlir.types import MemoryType
-from triton_ext.passes.shared_accesses import (
+from triton_ext.passes.shared_accesses import layout_operand
+from triton_ext.passes.value_layouts import (
     allocated_bytes,
-    layout_operand,
     parsed_encoding,
     read_layout,
     tensor_memory_layout,

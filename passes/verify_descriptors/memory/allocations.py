@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,8 @@ from triton_ext.ptx.parse import Instruction
 
 @dataclass(frozen=True)
 class _Place:
-    """A part of a memory: bytes, or columns of all lanes or of half of them (`half`: 0 or 16).
+    """A part of shared, global or tensor memory: bytes, or columns of all lanes or of half of them
+    (`half`: 0 or 16).
 
     Its first byte must be a multiple of `alignment`.
     """
@@ -39,7 +41,11 @@ class _Place:
 
 
 def _place(module: MlirModule, root: Value, start: int) -> _Place | None:
-    kind = module.memory(root)
+    kind, maker = module.memory(root), root.definition
+    if maker is not None and maker.name == "ttg.global_scratch_alloc":
+        size, alignment = (maker.attributes.get(name) for name in ("nbytes", "alignment"))
+        if isinstance(size, int) and isinstance(alignment, int):
+            return _Place("global", start, size, alignment)
     try:
         if kind is None or "memdesc<" not in (root.type or ""):
             return None
@@ -85,6 +91,13 @@ def compare_places(
         if place.first % place.alignment:
             _differ(findings, root, starts, f"at a multiple of {place.alignment}", place)
             return
+    scratch = [root for root, place in places.items() if place.space == "global"]
+    for one, another in itertools.combinations(scratch, 2):  # in use until the kernel ends
+        if places[one].overlaps(places[another]):
+            apart = f"apart from {one.name}, at {places[one].first:#x}"
+            _differ(findings, another, starts, apart, places[another])
+            return
+        findings.proven["allocations that lie apart"] += 1
     used = [life for life in lives if life.last >= 0]
     unknown = {life.root for life in used if life.root not in places}
     findings.unproven["allocations: where they lie"] += len(unknown)
@@ -113,6 +126,6 @@ def _differ(
 ) -> None:
     findings.differ(
         root.definition, starts[root][1], f"the allocation of {root.name}", must,
-        f"at {place.first:#x}, {place.size} bytes"
-        if place.space == "shared" else f"at column {place.first}, {place.size} columns",
+        f"at column {place.first}, {place.size} columns"
+        if place.space == "tensor" else f"at {place.first:#x}, {place.size} bytes",
     )  # fmt: skip

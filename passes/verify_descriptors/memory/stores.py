@@ -25,24 +25,21 @@ from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.mlir.ir import Operation, Value
 from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.types import tensor_type
-from triton_ext.passes.shared_accesses import (
-    parsed_encoding,
-    register_layout,
-    tile_shape,
-)
-from triton_ext.passes.shared_accesses import tile_layout as shared_tile_layout
+from triton_ext.passes.value_layouts import parsed_encoding, register_layout, tile_shape
+from triton_ext.passes.value_layouts import tile_layout as shared_tile_layout
 from triton_ext.passes.verify_descriptors.running.executions import Block
 from triton_ext.passes.verify_descriptors.running.findings import LOW_WORD, Findings
 from triton_ext.passes.verify_descriptors.running.mlir_trace import RunValue
-from triton_ext.passes.verify_descriptors.running.ptx_trace import ThreadTrace
+from triton_ext.passes.verify_descriptors.running.thread_trace import ThreadTrace
 from triton_ext.ptx.parse import Instruction, Kernel, immediate
 
 _MOVES = ("ttg.local_store", "ttg.local_alloc", "ttg.async_copy_global_to_local")
 _STORES = ("st.shared", "stmatrix.", "cp.async.ca.", "cp.async.cg.")
 
 
-DATA_OF_STORES = "which element a store writes to which of a thread's bytes"
-"""What stores into tiles are compared for: the bytes that a thread fills, as a set."""
+DATA_OF_STORES = "which elements the registers of a store hold"
+"""What is not compared of stores into tiles; the bytes that a thread fills are, and that in all
+threads an instruction fills those of the same elements."""
 
 
 class Method(Enum):
@@ -179,6 +176,8 @@ def unclaimed(instruction: Instruction) -> str:
 
 Counts = dict[Method, Counter[int]]
 """How often each `_key` is stored."""
+Unit = tuple[int, Instruction, int]
+"""The `_key` of some bytes, the instruction that stores them, and how far into what it stores."""
 
 
 def _key(address: int, when: int) -> int:
@@ -186,17 +185,17 @@ def _key(address: int, when: int) -> int:
     return when << 40 | address
 
 
-def _counts(accesses: Iterable[tuple[Instruction, object, int]], unit: int) -> Counts | None:
+def _stored(
+    accesses: Iterable[tuple[Instruction, object, int]], unit: int
+) -> dict[Method, list[Unit]] | None:
     """What a thread stores, in units of so many bytes; None if an address is not known."""
-    found: Counts = {method: Counter() for method in Method}
+    found: dict[Method, list[Unit]] = {method: [] for method in Method}
     for instruction, address, when in accesses:
         if not isinstance(address, int):
             return None
         first, method = _key(address, when), _method(instruction)
-        if method is Method.MATRIX:
-            found[method][first] += 1
-        else:
-            found[method].update(range(first, first + _access_bytes(instruction), unit))
+        size = 1 if method is Method.MATRIX else _access_bytes(instruction)
+        found[method] += [(first + at, instruction, at) for at in range(0, size, unit)]
     return found
 
 
@@ -243,10 +242,12 @@ class Stores:
         last: Instruction,
     ) -> None:
         self.block, self.findings, self.executed = block, findings, executed
+        self.is_early = trace.end.is_early
         self.accesses = [each for each in trace.accesses if each[0].opcode.startswith(_STORES)]
         self.last = last
         kinds = (block.module.memory(_target_of(move.operation)) for move in executed)
         self.unit = min((max(1, kind.element_bitwidth // 8) for kind in kinds if kind), default=1)
+        self.in_order: dict[Method, list[Unit]] = {}
         self.stored: Counts = {}
         self.claimed: Counts = {method: Counter() for method in Method}
 
@@ -260,12 +261,16 @@ class Stores:
         if len(known) < len(self.executed):
             layouts = len(self.executed) - len(known)
             unproven["stores: layouts that are not predicted"] += layouts
-        stored = _counts(self.accesses, self.unit)
-        if stored is None:
+        in_order = _stored(self.accesses, self.unit)
+        if in_order is None:
             unproven["stores: an address that is not known"] += len(known)
             return
-        self.stored = stored
+        self.in_order = in_order
+        self.stored = {
+            method: Counter(key for key, *_ in stored) for method, stored in in_order.items()
+        }
         unplaced: dict[Value, list[tuple[Move, int, StorePattern]]] = {}
+        placed = len(known)
         for move, (root, offset), pattern in known:
             start = self.findings.start_of(root)
             if start is None:
@@ -277,6 +282,7 @@ class Stores:
             starts = possible[0].intersection(*possible)
             if len(starts) > 1:
                 unproven["stores: to one of several places"] += len(ones)
+                placed -= len(ones)
                 continue
             (start,) = starts or {0}
             if not all(self.is_stored(move, start + at, pattern) for move, at, pattern in ones):
@@ -285,34 +291,48 @@ class Stores:
         lines = {access[0].line for access in self.accesses}
         odd = {access[0].line for access in self.accesses if not self.is_claimed(*access)}
         self.findings.compared.update(lines - odd)
+        if placed == len(self.executed) and not self.is_early:
+            self.no_further_copies()
+
+    def no_further_copies(self) -> None:
+        """Scratch memory is not filled by ``cp.async``: each is an operation's."""
+        for instruction, address, when in self.accesses:
+            is_copy = _method(instruction) is Method.COPY and _access_bytes(instruction)
+            if is_copy and not self.is_claimed(instruction, address, when):
+                self.findings.differ(
+                    None, instruction, "how often it fills these bytes", "as often as an operation",
+                    "more often",
+                )  # fmt: skip
+                return
 
     def ways(
         self, move: Move, start: int, pattern: StorePattern
-    ) -> Iterator[tuple[Method, Counter[int]]]:
-        """The ways to do a move to an address: what must be stored."""
+    ) -> Iterator[tuple[Method, list[int]]]:
+        """The ways to do a move to an address: what must be stored, in the order of the
+        tensor's registers."""
         first = _key(start, move.when)
         is_copy = move.operation.name == "ttg.async_copy_global_to_local"
         if pattern.rows:
-            yield Method.MATRIX, Counter(first + row for row in pattern.rows)
+            yield Method.MATRIX, [first + row for row in pattern.rows]
         yield (
             Method.COPY if is_copy else Method.STORE,
-            Counter(
+            [
                 at
                 for begin in pattern.starts
                 for at in range(first + begin, first + begin + pattern.size, self.unit)
-            ),
+            ],
         )
 
     def is_stored(self, move: Move, start: int, pattern: StorePattern) -> bool:
         """Whether the thread stores all that it must of a tile that begins at an address."""
         lacking = 0
-        for method, required in self.ways(move, start, pattern):
-            there, claimed = self.stored[method], self.claimed[method]
+        for method, keys in self.ways(move, start, pattern):
+            there, claimed, required = self.stored[method], self.claimed[method], Counter(keys)
             lacking = next((k for k, n in required.items() if there[k] < claimed[k] + n), -1)
             if lacking < 0:
                 claimed.update(required)
                 self.findings.proven["stores: the bytes that a thread fills"] += 1
-                return True
+                return self.is_alike(move, method, keys)
         self.findings.differ(
             move.operation, self.unclaimed(),
             "what the first thread stores, in one execution for one choice of arguments,",
@@ -321,11 +341,35 @@ class Stores:
         )  # fmt: skip
         return False
 
+    def is_alike(self, move: Move, method: Method, keys: Sequence[int]) -> bool:
+        """Whether each instruction stores those of the thread's elements that it stores in the
+        thread that was looked at first: a swizzle that is wrong exchanges them for some lanes.
+
+        Bytes that are stored twice are not looked at.
+        """
+        unit = 1 if method is Method.MATRIX else self.unit
+        places = {key: i * unit for i, key in enumerate(keys) if self.stored[method][key] == 1}
+        for key, instruction, at in self.in_order[method]:
+            if key not in places:
+                continue
+            name = id(instruction), f"byte {at} of {id(move.operation)}"
+            place = self.findings.constants.setdefault(name, places[key])
+            if place != places[key]:
+                self.findings.differ(
+                    move.operation, instruction,
+                    "where it stores what, by the layout, is the element that it stores in the"
+                    " first thread,",
+                    f"{keys[(place or 0) // unit] & LOW_WORD:#x}", f"{key & LOW_WORD:#x}",
+                )  # fmt: skip
+                return False
+        self.findings.proven["stores: the same registers in all threads"] += len(places)
+        return True
+
     def possible_starts(self, move: Move, offset: int, pattern: StorePattern) -> set[int]:
         """Where an allocation may begin of which nothing else is known: all that it needs fits."""
         starts = set()
-        for method, required in self.ways(move, 0, pattern):
-            there, claimed = self.stored[method], self.claimed[method]
+        for method, keys in self.ways(move, 0, pattern):
+            there, claimed, required = self.stored[method], self.claimed[method], Counter(keys)
             first = min(required)
             for at in (k for k in there if k >> 40 == move.when):
                 by = at - first

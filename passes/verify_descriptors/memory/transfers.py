@@ -17,13 +17,13 @@ from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.mlir.ir import Operation, Value
 from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.types import tensor_type
-from triton_ext.passes.shared_accesses import register_layout, tensor_memory_layout
+from triton_ext.passes.value_layouts import register_layout, tensor_memory_layout
 from triton_ext.passes.verify_descriptors.memory.stores import Move
 from triton_ext.passes.verify_descriptors.running.executions import Block
 from triton_ext.passes.verify_descriptors.running.findings import Findings
 from triton_ext.passes.verify_descriptors.running.launches import BASES
 from triton_ext.passes.verify_descriptors.running.poison import Poison
-from triton_ext.passes.verify_descriptors.running.ptx_trace import ThreadTrace
+from triton_ext.passes.verify_descriptors.running.thread_trace import ThreadTrace
 from triton_ext.ptx.forms import read
 from triton_ext.ptx.forms.tensor_memory import TensorMemoryAccess
 from triton_ext.ptx.parse import Instruction
@@ -100,6 +100,10 @@ def _moved(instruction: Instruction, address: int) -> Cells | None:
     return frozenset(cells)
 
 
+_TOGETHER = ".sync.aligned"
+"""The modifiers of what all lanes of a warp execute together (PTX ISA, ".aligned")."""
+
+
 def compare_transfers(
     block: Block,
     findings: Findings,
@@ -171,3 +175,29 @@ def compare_transfers(
             assert isinstance(address, int)
             before.append((id(instruction), address - begin))
         findings.proven["transfers of tensor memory"] += 1
+
+
+def compare_lanes(findings: Findings, leader: ThreadTrace, other: ThreadTrace) -> None:
+    """What two lanes of a warp must execute together.
+
+    Args:
+        findings: what is found is added to them.
+        leader: what the first lane executes.
+        other: what another one does.
+    """
+    is_cut = leader.end.is_early or other.end.is_early
+    accesses = (
+        [each[0] for each in trace.accesses if _TOGETHER in each[0].opcode]
+        for trace in (leader, other)
+    )
+    for first, second in (tuple(accesses), (leader.elections, other.elections)):
+        apart = next((one for one, two in zip(first, second, strict=False) if one is not two), None)
+        count = min(len(first), len(second))
+        if len(first) != len(second) and not is_cut:
+            apart = apart or max(first, second, key=len)[count]
+        if apart is not None:
+            findings.differ(
+                None, apart, "which lanes of a warp execute it", "all of them", "not all"
+            )
+            return
+        findings.proven["executions by whole warps"] += count

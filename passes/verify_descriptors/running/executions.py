@@ -19,14 +19,14 @@ from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared
 from triton_ext.mlir.ir import Value
 from triton_ext.mlir.module import MlirModule
-from triton_ext.passes.shared_accesses import parsed_encoding
+from triton_ext.passes.value_layouts import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected, ExpectedBox, ExpectedMma
 from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD
 from triton_ext.passes.verify_descriptors.running.findings import LOW_WORD, Findings
 from triton_ext.passes.verify_descriptors.running.mlir_trace import ExecutedOperation, RunValue
 from triton_ext.passes.verify_descriptors.running.poison import Poison
-from triton_ext.passes.verify_descriptors.running.ptx_trace import ExecutedInstruction, Operand
 from triton_ext.passes.verify_descriptors.running.tensormaps import fields_of, is_part, written
+from triton_ext.passes.verify_descriptors.running.thread_trace import ExecutedInstruction, Operand
 from triton_ext.passes.verify_descriptors.text.groups import Group
 from triton_ext.ptx.forms import Tcgen05Product, TensorCopy, WgmmaProduct, read
 from triton_ext.ptx.parse import Instruction
@@ -66,7 +66,7 @@ class Block:
             return True
         if self.lane:
             return False
-        return not self.warp or (one.kind == "tma" and not one.rows and self.warp < len(one.boxes))
+        return not self.warp or (one.kind == "tma" and bool(one.boxes_of(self.warp)))
 
     def offset(self, one: Expected, dim: int) -> int:
         """How far the block's part of a tile begins along a coordinate, the innermost being 0."""
@@ -107,9 +107,8 @@ class Execution:
         if one.kind == "tma":
             for event in instance:
                 self._copy(one, event)
-            warps = max(1, one.warps)
-            count = len(range(self.block.warp, len(one.boxes), warps))
-            if not one.rows and len(instance) != count:
+            count = len(one.boxes_of(self.block.warp))
+            if len(instance) != count:
                 self.findings.differ(
                     self.operation, first.instruction, _EXECUTED, count, len(instance)
                 )
@@ -212,16 +211,16 @@ class Execution:
         if one.barrier is not None:
             self._address(one.barrier, operands.barrier, 0, instruction, "the mbarrier")
         self._multicast(one, event)
-        if one.rows:
-            self._gathered(one, instruction, operands)
-            return
-        index = self.block.index_of(instruction) * max(1, one.warps) + self.block.warp
-        if index >= len(one.boxes):
+        boxes, index = one.boxes_of(self.block.warp), self.block.index_of(instruction)
+        if index >= len(boxes):
             self.findings.differ(
                 self.operation, instruction, f"warp {self.block.warp}", "idle here", "not"
             )
             return
-        box = one.boxes[index]
+        box = boxes[index]
+        if one.rows:
+            self._gathered(one, box, instruction, operands)
+            return
         if one.tile is not None:
             what = "the shared memory of a TMA copy"
             self._address(one.tile, operands.shared, box.smem_offset, instruction, what)
@@ -254,42 +253,17 @@ class Execution:
         what = f"coordinate {dim}, in one execution for one choice of arguments,"
         self.findings.check("coordinates", self.operation, instruction, what, must, found)
 
-    def _gathered(self, one: Expected, instruction: Instruction, operands: _CopyOperands) -> None:
+    def _gathered(
+        self, one: Expected, box: ExpectedBox, instruction: Instruction, operands: _CopyOperands
+    ) -> None:
         """One instruction of a gather or scatter: a column, and four rows by their indices."""
-        address = self.values.get(one.tile) if one.tile else None
-        if isinstance(operands.shared, Poison) and one.tile is not None:
-            self._address(one.tile, operands.shared, 0, instruction, "a TMA copy")
-            return
-        if self.block.ctas > 1 or not isinstance(address, tuple) or operands.shared is None:
+        if self.block.ctas > 1:
             self.findings.left_out[instruction.line] = _ROWS
             self.findings.unproven["coordinates"] += len(operands.coordinates)
             return
-        root, at = address
-        start = self.findings.start_of(root)
-        if start is None:  # the first instruction says it, if what it copies is of one box alone
-            told, boxes = [*operands.coordinates], [self._rows(one, box) for box in one.boxes]
-            copied = [box for box, rows in zip(one.boxes, boxes, strict=True) if rows == told]
-            if not copied and None not in itertools.chain(told, *boxes):
-                self.findings.differ(
-                    self.operation, instruction, "the column and the rows that it copies",
-                    "those of a box", told,
-                )  # fmt: skip
-                return
-            if len(copied) != 1:
-                self.findings.left_out[instruction.line] = _ROWS
-                self.findings.unproven["coordinates"] += len(operands.coordinates)
-                return
-            start = (operands.shared & CTA_ADDRESS_MASK) - at - copied[0].smem_offset
-            self.findings.starts[root] = start, instruction
-        offset = (operands.shared & CTA_ADDRESS_MASK) - start - at
-        box = next((box for box in one.boxes if box.smem_offset == offset), None)
-        if box is None:
-            self.findings.differ(
-                self.operation, instruction,
-                "the shared memory of a TMA copy, from the start of its tile,",
-                "that of four rows", f"{offset:#x}",
-            )  # fmt: skip
-            return
+        if one.tile is not None:
+            what = "the shared memory of a TMA copy"
+            self._address(one.tile, operands.shared, box.smem_offset, instruction, what)
         expected = self._rows(one, box)
         if None in expected or None in operands.coordinates:
             self.findings.left_out[instruction.line] = _ROWS

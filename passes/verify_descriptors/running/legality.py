@@ -20,27 +20,46 @@ from triton_ext.hardware.alignments import (
     AlignmentRule,
 )
 from triton_ext.passes.verify_descriptors.running.findings import Findings
-from triton_ext.passes.verify_descriptors.running.poison import Poison
-from triton_ext.passes.verify_descriptors.running.ptx_trace import (
+from triton_ext.passes.verify_descriptors.running.poison import OF_TENSORS, Poison
+from triton_ext.passes.verify_descriptors.running.thread_trace import (
     ExecutedInstruction,
     Operand,
     ThreadTrace,
 )
 from triton_ext.ptx.forms import MbarrierOperation, TensorCopy, read
 from triton_ext.ptx.forms.copies import BulkCopy
+from triton_ext.ptx.parse import Instruction
 
-BOUND_TO_RULES = ("cp.async.bulk", "cp.reduce.async.bulk", "clusterlaunchcontrol.try_cancel")
+_WAIT = "tcgen05.wait::"
+BOUND_TO_RULES = (
+    _WAIT, "cp.async.bulk", "cp.reduce.async.bulk", "clusterlaunchcontrol.try_cancel",
+)  # fmt: skip
 """Instructions that are run for these rules, beside those that are compared with operations."""
+BY_ELEMENTS = frozenset(
+    ("tt.gather", "tt.histogram", "ttg.local_gather", "ttg.local_scatter", "ttg.local_atomic_rmw")
+)
+"""Operations that address shared memory by the elements of a tensor."""
 _FACT = "addresses and sizes that are legal"
 
 
-def check_legality(findings: Findings, trace: ThreadTrace) -> None:
+def check_legality(findings: Findings, trace: ThreadTrace, by_elements: bool) -> None:
     """Hold all that a thread executes to the rules.
 
     Args:
         findings: what is found is added to them; of each instruction once.
         trace: what the thread executes.
+        by_elements: whether the elements of tensors may be addresses.
     """
+    for instruction, address, _ in trace.accesses:
+        if isinstance(address, Poison) and not (by_elements and address is OF_TENSORS):
+            findings.differ(None, instruction, "its address", "one of the kernel's", address)
+            return
+    for instruction in _not_waited_for(trace):
+        findings.differ(
+            None, instruction, "what comes next in the same thread", "the wait for it",
+            "another instruction",
+        )  # fmt: skip
+        return
     for event in trace.events:
         for rule, value in _ruled(event):
             if isinstance(value, Poison):
@@ -57,6 +76,22 @@ def check_legality(findings: Findings, trace: ThreadTrace) -> None:
                 return
             if isinstance(value, int):
                 findings.proven[_FACT] += 1
+
+
+def _not_waited_for(trace: ThreadTrace) -> Iterator[Instruction]:
+    """Loads from tensor memory and stores to it that another recorded instruction follows before
+    ``tcgen05.wait``, which orders them (PTX ISA, "tcgen05.wait")."""
+    for instruction, _, when in trace.accesses:
+        kind = instruction.opcode[len("tcgen05.") :][:2]
+        if not instruction.opcode.startswith("tcgen05.") or kind not in ("ld", "st"):
+            continue
+        other = _WAIT + ("st" if kind == "ld" else "ld")
+        following = (each.instruction.opcode for each in trace.events[when:])
+        first = next((opcode for opcode in following if not opcode.startswith(other)), None)
+        if first is None and trace.end.is_early:
+            return
+        if first is None or not first.startswith(_WAIT):
+            yield instruction
 
 
 def _ruled(event: ExecutedInstruction) -> Iterator[tuple[AlignmentRule, Operand]]:

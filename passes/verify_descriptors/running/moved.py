@@ -10,7 +10,7 @@ from triton_ext.hardware.smem_descriptor import START_ADDRESS_MASK
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.passes.verify_descriptors.running.findings import Findings
 from triton_ext.passes.verify_descriptors.running.launches import BASES, MOVED
-from triton_ext.passes.verify_descriptors.running.ptx_trace import Operand, ThreadTrace
+from triton_ext.passes.verify_descriptors.running.thread_trace import Operand, ThreadTrace
 from triton_ext.ptx.parse import Instruction
 
 _SHARED, _TENSOR = MOVED.shared - BASES.shared, MOVED.tensor - BASES.tensor

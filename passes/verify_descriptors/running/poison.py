@@ -40,3 +40,4 @@ class Poison:
 UNWRITTEN: Any = Poison("a register that nothing has written")
 OF_TENSORS: Any = Poison("computed from the elements of tensors")
 OF_SOME_LANES: Any = Poison("what some lanes of the warp agree on")
+NO_PARAMETER: Any = Poison("loaded from elsewhere, by the address of a parameter")

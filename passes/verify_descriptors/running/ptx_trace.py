@@ -1,108 +1,75 @@
 """What one thread of a PTX kernel executes, with numbers for its parameters and special registers.
 
 `Tracer` runs the part of a kernel that branches and some chosen instructions depend on, and says
-which of these are executed, in order, and what their operands are. Loads from global memory
-give `contents`; what is not followed is unknown, and a branch on it ends the trace, unless its
-ways meet again and only registers differ, which then are unknown. Waiting is over at once:
-``mbarrier.try_wait`` is true. ``elect.sync`` chooses the first thread of a warp;
-``shfl.sync.idx`` from lane 0 gives another thread what it gave that one, which was run before.
-
-Shared memory holds what the thread has stored there, and what an earlier trace left: the threads of
-a partition of a warp-specialized kernel read there which partition they are, and what it captures.
-The n-th load of an address gets the n-th value that was stored there; what other threads store is
-not known.
+which of these are executed, in order, and what their operands are. What is not followed is unknown,
+and a branch on it ends the trace, unless its ways meet again and only registers differ, which then
+are unknown.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TypeAlias
 
-from triton_ext.hardware.architecture import CTA_ADDRESS_BITS, CTA_ADDRESS_MASK, WARP_THREADS
-from triton_ext.integers import Number, on_numbers
+from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.integers import Number
 from triton_ext.passes.verify_descriptors.running.launches import BASES, Bases
-from triton_ext.passes.verify_descriptors.running.mlir_trace import contents
-from triton_ext.passes.verify_descriptors.running.poison import (
-    OF_SOME_LANES,
-    OF_TENSORS,
-    UNWRITTEN,
-    Poison,
+from triton_ext.passes.verify_descriptors.running.poison import Poison
+from triton_ext.passes.verify_descriptors.running.register_functions import (
+    Function,
+    Registers,
+    unread,
 )
-from triton_ext.passes.verify_descriptors.running.trace_end import End, Stopped, long
+from triton_ext.passes.verify_descriptors.running.thread_steps import (
+    SharedMemory,
+    Steps,
+    names_address,
+)
+from triton_ext.passes.verify_descriptors.running.thread_trace import (
+    ExecutedInstruction,
+    Operand,
+    ThreadTrace,
+)
+from triton_ext.passes.verify_descriptors.running.trace_end import Stopped, long
 from triton_ext.passes.verify_descriptors.text.slices import Slicer
 from triton_ext.ptx.folding import destinations
-from triton_ext.ptx.integer_operations import integer_operation, is_float, opcode_width
-from triton_ext.ptx.parse import Instruction, Kernel, Variable, immediate, split_operands
+from triton_ext.ptx.parse import Instruction, Kernel, Variable
 
-Registers: TypeAlias = "list[Number]"
-Operand: TypeAlias = "Number | tuple[Operand, ...]"
-"""A number, or what stands in brackets: ``[%rd1, {%r2, %r3}]`` is ((base, (c0, c1)))."""
-
-_ALL_LANES = (1 << WARP_THREADS) - 1
-_PARAMETERS = 1 << 28
-_PARAMETER_SIZE = 1 << 12
-"""Where parameters lie, for what computes with their addresses; apart from shared memory, at 0."""
-_GENERIC = 1 << 60
-"""What ``cvta.param`` adds to the address of a parameter."""
-_REGISTER = re.compile(r"%[a-z]+\d+")
-_TENSORS = ("mma.", "wgmma.", "tcgen05.ld", "ldmatrix")
 _SHARED = ("ld.shared", "st.shared", "tcgen05.alloc", "shfl")
 """What may leave something for other threads, or depends on what they have left."""
 _ENDS = ("ret", "exit", "trap")
 _MAX_STEPS = 40_000
 _MOST_BETWEEN = 200
-"""Instructions between the ways of a branch on what is not known."""
+
+
+@dataclass
+class _Step:
+    """An instruction, prepared."""
+
+    kind: str
+    guard: int | None
+    negated: bool
+    line: int
+    run: Function | None = None
+    targets: list[int] = field(default_factory=list)
+    readers: list[Callable[[Registers], Operand]] = field(default_factory=list)
+    goes_to: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class ExecutedInstruction:
-    """One execution of one of the chosen instructions.
+class _Meeting:
+    """The instruction at which the ways of a branch meet, and what may be written before."""
 
-    Attributes:
-        instruction: the instruction.
-        operands: their values, in order; None for what is not known.
-    """
-
-    instruction: Instruction
-    operands: tuple[Operand, ...]
+    at: int
+    targets: frozenset[int]
 
 
-@dataclass
-class ThreadTrace:
-    """What a thread executes.
-
-    Attributes:
-        events: in order.
-        accesses: the executions of what is observed: the instruction, its address (None if that is
-            not known), and how many events came before. A condition that is not known counts as
-            true.
-        end: why there are no more.
-        poison: the last instruction whose condition is no condition of the kernel's, and that.
-    """
-
-    poison: tuple[Instruction, Poison] | None = None
-    events: list[ExecutedInstruction] = field(default_factory=list)
-    accesses: list[tuple[Instruction, Operand, int]] = field(default_factory=list)
-    end: End = field(default_factory=End)
+def _is_for_partitions(instruction: Instruction) -> bool:
+    """Whether it stores at an address that the text names: what other partitions load."""
+    return instruction.opcode.startswith("st.shared") and names_address(instruction.operands[0])
 
 
-@dataclass
-class SharedMemory:
-    """Bytes by address: all that were stored there, in order."""
-
-    written: dict[int, list[Number]] = field(default_factory=dict)
-
-    def store(self, address: int, size: int, value: Number) -> None:
-        """A little-endian number of `size` bytes."""
-        for i in range(size):
-            byte = None if value is None else value >> 8 * i & 0xFF
-            self.written.setdefault(address + i, []).append(byte)
-
-
-class Tracer:
+class Tracer(Steps):
     """Runs a kernel for one thread after the other.
 
     Args:
@@ -154,29 +121,14 @@ class Tracer:
                 if id(kernel.instructions[number]) not in stored
             }
             part = slicer.part(seeds + stores, whole)
+        super().__init__(part, given, variables)
         self.observed, self.partly = addresses, partly
         self.stores = {id(each) for each in stores} if loads else set()
-        self.kernel, self.given = part, given
         self.wanted = {id(each) for each in chosen}
-        self.bases, self.shared = Bases(), SharedMemory()
         self._memories = {self.bases: self.shared}
-        self._symbols: dict[int, int] = {}
-        self._loads: dict[int, int] = {}
-        self._shuffled: dict[int, list[Number]] = {}
         self._told: dict[Bases, dict[int, list[Number]]] = {}
-        self._shuffles: dict[int, int] = {}
-        self._lane, self._keeps = 0, True
-        self._elsewhere = {
-            variable.name: variable.space for variable in (*variables, *part.variables)
-        }
-        self._scopes: dict[str, set[tuple[int, ...]]] = {}
-        for variable in part.variables:
-            self._scopes.setdefault(variable.name, set()).add(variable.scope)
-        self._slots: dict[tuple[str, tuple[int, ...]], int] = {}
-        self._initial: Registers = []
         self._steps: list[_Step | None] = [None] * len(part.instructions)
         self._meetings: dict[int, _Meeting | None] = {}
-        self.registers: Registers = []
 
     def give(self, given: Mapping[str, int]) -> None:
         """Go on with other numbers given, and nothing stored."""
@@ -187,65 +139,6 @@ class Tracer:
         for (text, _), slot in self._slots.items():
             if text in changed:
                 self._initial[slot] = self._value_of(text)
-
-    # ------------------------------------------------------------------------- operands
-
-    def _slot(self, text: str, scope: tuple[int, ...]) -> int:
-        """Where a register's or an immediate's value is kept."""
-        if scope:
-            declared = self._scopes.get(text, ())
-            while scope and scope not in declared:
-                scope = scope[:-1]
-        key = text, scope
-        if key not in self._slots:
-            self._slots[key] = len(self._initial)
-            value = self._value_of(text)
-            self._initial.append(value)
-            if self.registers:
-                self.registers.append(value)
-        return self._slots[key]
-
-    def _value_of(self, text: str) -> Number:
-        number = immediate(text)
-        if number is not None:
-            return number & ((1 << 64) - 1)
-        if text in self.given:
-            return self.given[text]
-        if text in self.kernel.parameters:
-            return _PARAMETERS + _PARAMETER_SIZE * self.kernel.parameters.index(text)
-        symbol, plus, offset = text.partition("+")
-        extra = immediate(offset.strip()) if plus else 0
-        if self._elsewhere.get(symbol.strip()) == "shared" and extra is not None:
-            self._symbols[self._slots[text, ()]] = extra
-            return self.bases.shared + extra
-        if text[:2] in ("0f", "0F", "0d", "0D"):
-            tensors: Number = OF_TENSORS
-            return tensors
-        is_register = _REGISTER.fullmatch(text) or self._elsewhere.get(text) == "reg"
-        unknown: Number = UNWRITTEN if is_register else None
-        return unknown
-
-    def _reader(self, text: str, scope: tuple[int, ...]) -> Callable[[Registers], Operand]:
-        """A function that gives an operand's value: a register, an address, a list."""
-        text = text.strip()
-        if text[:1] in ("[", "{"):
-            parts = [self._reader(part, scope) for part in split_operands(text[1:-1])]
-            if text[0] == "[" and len(parts) == 1:
-                return parts[0]
-            return lambda registers: tuple(part(registers) for part in parts)
-        base, plus, offset = text.partition("+")
-        if plus and base.strip() not in self._elsewhere:
-            slot, extra = self._slot(base.strip(), scope), immediate(offset.strip())
-
-            def added(registers: Registers) -> Number:
-                value = registers[slot]
-                return None if value is None or extra is None else value + extra
-
-            return added
-        slot = self._slot(text, scope)
-        return lambda registers: registers[slot]
-
-    # ----------------------------------------------------------------------------- running
 
     def run(
         self, thread: int, limit: int, bases: Bases = BASES, *, stores: bool = True
@@ -260,6 +153,7 @@ class Tracer:
             stores: whether what it stores is kept for the threads that are run later.
         """
         trace = ThreadTrace()
+        self._elections = trace.elections
         self._keeps, self.bases = stores, bases
         self.shared = self._memories.setdefault(bases, SharedMemory())
         for slot, extra in self._symbols.items():
@@ -395,7 +289,7 @@ class Tracer:
             step.kind = "event"
             is_partly = id(instruction) in self.partly
             step.readers = [
-                _unread if is_partly and text[:1] == "{" else self._reader(text, scope)
+                unread if is_partly and text[:1] == "{" else self._reader(text, scope)
                 for text in operands
             ]
             step.targets = [self._slot(name, scope) for _, name in destinations(instruction)]
@@ -426,307 +320,3 @@ class Tracer:
     def _targets(self, labels: Iterable[str], instruction: Instruction) -> list[int]:
         found = [self.kernel.target(label, instruction.scope) for label in labels]
         return [len(self.kernel.instructions) if number is None else number for number in found]
-
-    # ----------------------------------------------------------------- single instructions
-
-    def _compiled(
-        self, instruction: Instruction, targets: list[int]
-    ) -> Callable[[Registers], None]:
-        opcode, operands, scope = instruction.opcode, instruction.operands, instruction.scope
-        base = opcode.partition(".")[0]
-        if opcode.startswith("st.shared"):
-            return self._store(instruction)
-        if opcode.startswith("tcgen05.alloc"):
-            return self._allocation(instruction)
-        if opcode.startswith(("ld.shared", "ld.global")):
-            return self._load(instruction, targets)
-        if opcode.startswith("elect.sync"):
-            return self._elected(targets, instruction)
-        if "_wait" in opcode and base == "mbarrier":
-            return _constants(dict.fromkeys(targets[:1], 1), targets)
-        if not targets:
-            return _nothing
-        if base in ("mov", "cvta") and len(operands) == 2 and "{" in operands[0] + operands[1]:
-            return self._packed(instruction, targets)
-        if base == "ld" and ".param" in opcode and len(targets) == 1 and ".v" not in opcode:
-            return _applied(targets, [self._slot(operands[1].replace(" ", ""), ())], lambda a: a)
-        if base == "setp" and len(operands) == 4:
-            return self._compared_and_combined(instruction, targets)
-        if opcode.startswith("shfl.sync.idx"):
-            return self._first_lane(instruction, targets)
-        slots = [
-            self._slot(text, scope) for text in operands[1:] if text[:1] not in ("[", "{", "!")
-        ]
-        operation = integer_operation(opcode)
-        if opcode.startswith("cvta.param") and len(slots) == 1:
-            return _applied(targets, slots, _generic)
-        if base == "mapa" and len(slots) == 2:
-            return _applied(targets, slots, _mapped)
-        if (
-            operation is None
-            or (len(targets) > 1 and base != "setp")
-            or not len(slots) == len(operands) - 1 == len(operation.source_widths)
-        ):
-            is_data = is_float(opcode) or opcode.startswith(_TENSORS)
-            return _constants(dict.fromkeys(targets, OF_TENSORS) if is_data else {}, targets)
-        function = on_numbers(operation)
-        if operation.name == "select":
-            return _applied(targets, slots, partial(_chosen, function))
-        return _applied(targets, slots, function)
-
-    def _elected(self, targets: list[int], instruction: Instruction) -> Callable[[Registers], None]:
-        """``elect.sync`` of a whole warp."""
-        is_whole = immediate(instruction.operands[-1]) in (-1, _ALL_LANES)
-
-        def elect(registers: Registers) -> None:
-            for slot in targets:
-                registers[slot] = 0  # the lane that is elected
-            registers[targets[-1]] = int(not self._lane) if is_whole else OF_SOME_LANES
-
-        return elect
-
-    def _first_lane(
-        self, instruction: Instruction, targets: list[int]
-    ) -> Callable[[Registers], None]:
-        """``shfl.sync.idx`` of a whole warp from lane 0."""
-        source, lane = (self._slot(text, instruction.scope) for text in instruction.operands[1:3])
-        is_whole = immediate(instruction.operands[-1]) in (-1, _ALL_LANES)
-        is_whole &= immediate(instruction.operands[3]) == WARP_THREADS - 1
-        key = id(instruction)
-
-        def run(registers: Registers) -> None:
-            value = registers[source] if registers[lane] == 0 else None
-            value = value if is_whole else OF_SOME_LANES
-            for slot in targets:
-                registers[slot] = None
-            said = self._shuffled.setdefault(key, [])
-            if not self._lane:
-                said.append(value)
-            else:
-                at = self._shuffles.get(key, 0)
-                self._shuffles[key] = at + 1
-                value = said[at] if at < len(said) else None
-            registers[targets[0]] = value
-
-        return run
-
-    def _compared_and_combined(
-        self, instruction: Instruction, targets: list[int]
-    ) -> Callable[[Registers], None]:
-        """``setp.ne.and.b32 %p1, %r1, %r2, %p2``: a comparison, combined with a predicate."""
-        base, comparison, combination, *types = instruction.opcode.split(".")
-        compared = integer_operation(".".join((base, comparison, *types)))
-        combined = integer_operation(f"{combination}.pred")
-        if compared is None or combined is None or len(targets) != 1:
-            return _constants({}, targets)
-        left, right, last = instruction.operands[1:]
-        slots = [self._slot(text.lstrip("!"), instruction.scope) for text in (left, right, last)]
-        compare, combine, flips = on_numbers(compared), on_numbers(combined), last[:1] == "!"
-
-        def run(registers: Registers) -> None:
-            a, b, other = (registers[slot] for slot in slots)
-            if flips and isinstance(other, int):
-                other = 1 - other
-            found = combine(compare(a, b), other)
-            registers[targets[0]] = _unknown(registers, slots) if found is None else found
-
-        return run
-
-    def _packed(self, instruction: Instruction, targets: list[int]) -> Callable[[Registers], None]:
-        """``mov.b64 %rd1, {%r1, %r2}``, and back."""
-        target, origin = instruction.operands
-        width = opcode_width(instruction.opcode)
-        if target.startswith("{"):
-            names = [name.strip() for name in target.strip("{}").split(",")]
-            each = width // len(names)
-            shifts = {
-                self._slot(name, instruction.scope): each * i
-                for i, name in enumerate(names)
-                if name != "_"
-            }
-            source = self._slot(origin, instruction.scope)
-
-            def unpack(registers: Registers) -> None:
-                value = registers[source]
-                for slot, shift in shifts.items():
-                    registers[slot] = None if value is None else value >> shift & ((1 << each) - 1)
-
-            return unpack
-        sources = [self._slot(text, instruction.scope) for text in split_operands(origin[1:-1])]
-        each = width // max(1, len(sources))
-
-        def pack(registers: Registers) -> None:
-            total = 0
-            for i, slot in enumerate(sources):
-                value = registers[slot]
-                if value is None:
-                    registers[targets[0]] = None
-                    return
-                total |= (value & ((1 << each) - 1)) << each * i
-            registers[targets[0]] = total
-
-        return pack
-
-    def _store(self, instruction: Instruction) -> Callable[[Registers], None]:
-        address, source = (self._reader(text, instruction.scope) for text in instruction.operands)
-        size = opcode_width(instruction.opcode) // 8
-
-        def store(registers: Registers) -> None:
-            start, found = address(registers), source(registers)
-            if isinstance(start, int) and self._keeps:
-                values = found if isinstance(found, tuple) else (found,)
-                for i, value in enumerate(values):
-                    number = value if isinstance(value, int) else None
-                    self.shared.store(start + i * size, size, number)
-
-        return store
-
-    def _allocation(self, instruction: Instruction) -> Callable[[Registers], None]:
-        """``tcgen05.alloc``: where tensor memory begins."""
-        address = self._reader(instruction.operands[0], instruction.scope)
-
-        def allocate(registers: Registers) -> None:
-            start = address(registers)
-            if isinstance(start, int) and self._keeps:
-                self.shared.store(start, 4, self.bases.tensor)
-
-        return allocate
-
-    def _load(self, instruction: Instruction, targets: list[int]) -> Callable[[Registers], None]:
-        """From shared memory, or from global memory, which holds `contents`."""
-        address = self._reader(instruction.operands[1], instruction.scope)
-        size, is_named = opcode_width(instruction.opcode) // 8, _is_named(instruction.operands[1])
-        is_global = instruction.opcode.startswith("ld.global")
-
-        def load(registers: Registers) -> None:
-            start = address(registers)
-            for i, slot in enumerate(targets):
-                if not isinstance(start, int):
-                    registers[slot] = None
-                elif is_global:
-                    registers[slot] = contents(start + i * size, size)
-                else:
-                    registers[slot] = self._loaded(start + i * size, size, is_named)
-
-        return load
-
-    def _loaded(self, address: int, size: int, is_named: bool) -> Number:
-        """A number; where the text names the address, the last one is loaded again and again."""
-        count = self._loads.get(address, 0)
-        self._loads[address] = count + 1
-        total = 0
-        for i in range(size):
-            values = self.shared.written.get(address + i)
-            last = len(values) - 1 if values else -1
-            at = min(count, last) if is_named else count
-            byte = values[at] if values and at <= last else None
-            if byte is None:
-                return None
-            total |= byte << 8 * i
-        return total
-
-
-@dataclass
-class _Step:
-    """An instruction, prepared."""
-
-    kind: str
-    guard: int | None
-    negated: bool
-    line: int
-    run: Callable[[Registers], None] | None = None
-    targets: list[int] = field(default_factory=list)
-    readers: list[Callable[[Registers], Operand]] = field(default_factory=list)
-    goes_to: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Meeting:
-    """The instruction at which the ways of a branch meet, and what may be written before."""
-
-    at: int
-    targets: frozenset[int]
-
-
-def _is_for_partitions(instruction: Instruction) -> bool:
-    """Whether it stores at an address that the text names: what other partitions load."""
-    return instruction.opcode.startswith("st.shared") and _is_named(instruction.operands[0])
-
-
-def _is_named(address: str) -> bool:
-    """Whether the text itself, not a register, says where in shared memory something is."""
-    return not address.startswith(("[%", "[ %"))
-
-
-def _unread(registers: Registers) -> None:
-    """An operand that is not read."""
-
-
-def _nothing(registers: Registers) -> None:
-    """An instruction that writes no register."""
-
-
-def _constants(known: Mapping[int, int], targets: list[int]) -> Callable[[Registers], None]:
-    def set_all(registers: Registers) -> None:
-        for slot in targets:
-            registers[slot] = known.get(slot)
-
-    return set_all
-
-
-def generic_address(index: int) -> int:
-    """The generic address of a kernel's parameter."""
-    return _PARAMETERS + _PARAMETER_SIZE * index + _GENERIC
-
-
-def _generic(address: Number) -> Number:
-    """``cvta.param``."""
-    return None if address is None else address + _GENERIC
-
-
-def _mapped(address: Number, rank: Number) -> Number:
-    """``mapa``: the address in another CTA of the cluster."""
-    if address is None or rank is None:
-        return None
-    return address & CTA_ADDRESS_MASK | rank << CTA_ADDRESS_BITS
-
-
-def _applied(
-    targets: list[int], slots: list[int], function: Callable[..., Number]
-) -> Callable[[Registers], None]:
-    """Write what a function makes of registers; of ``setp``'s second predicate, the opposite."""
-    target = targets[0]
-    if len(targets) == 2:
-
-        def compare(registers: Registers) -> None:
-            found = function(*[registers[slot] for slot in slots])
-            if found is None:
-                found = _unknown(registers, slots)
-            registers[target] = found
-            registers[targets[1]] = None if found is None else 1 - found
-
-        return compare
-    if len(slots) == 2:
-        first, second = slots
-
-        def binary(registers: Registers) -> None:
-            found = function(registers[first], registers[second])
-            registers[target] = _unknown(registers, slots) if found is None else found
-
-        return binary
-
-    def run(registers: Registers) -> None:
-        found = function(*[registers[slot] for slot in slots])
-        registers[target] = _unknown(registers, slots) if found is None else found
-
-    return run
-
-
-def _chosen(function: Callable[..., Number], a: Number, b: Number, choice: Number) -> Number:
-    """``selp``."""
-    return choice if isinstance(choice, Poison) else function(a, b, choice)
-
-
-def _unknown(registers: Registers, slots: Sequence[int]) -> Number:
-    """What is made of sources that are not all known: poison, if one of them is."""
-    return next((value for slot in slots if isinstance(value := registers[slot], Poison)), None)

@@ -24,9 +24,10 @@ from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.ir import Operation, Value
 from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.types import memory_type
-from triton_ext.passes.shared_accesses import parsed_encoding, partition_warps
+from triton_ext.passes.occupancy import partition_warps
+from triton_ext.passes.value_layouts import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.tiles import is_fp4_padded
-from triton_ext.passes.verify_descriptors.running.ptx_trace import ExecutedInstruction
+from triton_ext.passes.verify_descriptors.running.thread_trace import ExecutedInstruction
 
 ELEMENT_TYPES = {
     "f16": 6, "f32": 7, "f64": 9, "bf16": 10, "si32": 3, "si64": 5, "i16": 1, "ui16": 1, "si16": 1,

@@ -10,29 +10,31 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from triton_ext.mlir.arith import integer_constant, integer_operation
-from triton_ext.mlir.ir import Operation, Value
+from triton_ext.mlir.ir import Operation, Region, Value
 from triton_ext.mlir.memory_flow import forwarded
 from triton_ext.mlir.module import MlirModule
 from triton_ext.passes.verify_descriptors.running.launches import TrialLaunch, multiples
 
 _STEP = 16
 """How far a size lies from a multiple of its tile; that of what Triton knows to be a multiple."""
-_PROGRAMS = (4, 3, 2)
-_BLOCKS = ((0, 0, 0), (3, 2, 1), (1, 1, 0))
-"""The first block, the last one, and one between them."""
+_BLOCKS = (((0, 0, 0), 4), ((3, 2, 1), 4), ((1, 1, 0), 4), ((5, 0, 0), 9))
+"""Blocks, and how wide their grids are: the first block, the last one, one between them; and one in
+the second row or column of 3 by 3 tiles."""
+_MANY = 5
+"""More tiles than pipelines have buffers."""
 _DIVISIONS = ("arith.divsi", "arith.divui", "arith.ceildivsi", "arith.remsi", "arith.remui")
 
 
 def whole_launches(module: MlirModule) -> list[TrialLaunch]:
-    """Three launches: each size is in one of them a multiple of its tile, in the others just more
-    or just less; the blocks are the first, the last and one between."""
+    """Some launches: each size is in one of them a multiple of its tile, in others just more or
+    just less. In the first one the innermost loop fills its buffers more than once."""
     kernel = module.kernel
     if kernel is None:
         return []
     values = kernel.regions[0].entry.arguments
     known, aligned = _tiles(module), multiples(kernel)
-    found = []
-    for number, block in enumerate(_BLOCKS):
+    counted, found = _counted(module, known), []
+    for number, (block, width) in enumerate(_BLOCKS):
         arguments = {}
         for value in values:
             at = value.index
@@ -42,8 +44,9 @@ def whole_launches(module: MlirModule) -> list[TrialLaunch]:
                 step = _STEP if value.name in aligned else 1
                 tile = max(known.get(value, 1), step)
                 beside = (0, step, -step if tile > 1 else 2)[(at + number) % 3]
-                arguments[at] = tile * (2 + at % 2) + beside
-        found.append(TrialLaunch(arguments, block, _PROGRAMS))
+                tiles = _MANY if not number and value is counted else 2 + at % 2
+                arguments[at] = tile * tiles + beside
+        found.append(TrialLaunch(arguments, block, (width, 3, 2)))
     return found
 
 
@@ -51,12 +54,11 @@ def short_launches(module: MlirModule) -> list[TrialLaunch]:
     """The first such launch, with the size that the innermost loop counts to on both sides of no
     trip, one and two: a pipeline's start and end ask for these.
     """
-    launches = whole_launches(module)
-    sizes = {value: tile for value, tile in _tiles(module).items() if tile > 1}
-    if not launches or not sizes or module.kernel is None:
+    launches, known = whole_launches(module), _tiles(module)
+    value = _counted(module, known)
+    if not launches or value is None or module.kernel is None:
         return []
-    value = max(sizes, key=lambda each: each.index)
-    tile, step = sizes[value], _STEP if value.name in multiples(module.kernel) else 1
+    tile, step = known[value], _STEP if value.name in multiples(module.kernel) else 1
     edges = {
         trips * tile + beside for trips in range(3) for beside in (-step, 0, step)
     }  # fmt: skip
@@ -65,6 +67,35 @@ def short_launches(module: MlirModule) -> list[TrialLaunch]:
         for edge in sorted(edges)
         if edge >= 0
     ]
+
+
+def _counted(module: MlirModule, tiles: Mapping[Value, int]) -> Value | None:
+    """The size that the innermost loop counts to; of several sizes of more than one element a tile
+    the last one."""
+    several = [value for value, tile in tiles.items() if tile > 1]
+    bounds = [
+        each.operands[1] for each in module.operations
+        if each.name == "scf.for" and not any(map(_has_loop, each.regions))
+    ]  # fmt: skip
+    reached = [value for value in several if any(_depends(bound, value) for bound in bounds)]
+    return max(reached or several, key=lambda each: each.index, default=None)
+
+
+def _has_loop(region: Region) -> bool:
+    return any(each.name == "scf.for" for block in region.blocks for each in block.operations)
+
+
+def _depends(bound: Value, on: Value) -> bool:
+    """Whether a number is computed from another one, by operations alone."""
+    pending = [bound]
+    while pending:
+        value = pending.pop()
+        if value is on:
+            return True
+        maker = value.definition
+        if maker is not None and integer_operation(maker) is not None:
+            pending += maker.operands
+    return False
 
 
 def _tiles(module: MlirModule) -> Mapping[Value, int]:

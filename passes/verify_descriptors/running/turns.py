@@ -7,6 +7,7 @@ number in turn; where it changes, both neighbours are worth a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from triton_ext.integers import Number, on_numbers
 from triton_ext.ptx.folding import destinations
@@ -16,6 +17,13 @@ from triton_ext.ptx.parse import Instruction, Kernel, immediate
 _MOST = 6
 """Changes of one condition; what changes more often, such as with each lane, is periodic."""
 _DEEP = 40
+
+
+def _compared(condition: Instruction) -> Instruction:
+    """``setp.ne.and.u32 %p1, %r1, %r2, %p2`` without what the comparison is combined with."""
+    base, comparison, *rest = condition.opcode.split(".")
+    opcode = ".".join((base, comparison, rest[-1]))
+    return replace(condition, opcode=opcode, operands=condition.operands[:3])
 
 
 class Turns:
@@ -28,7 +36,9 @@ class Turns:
 
     def __init__(self, kernel: Kernel, given: Mapping[str, int]) -> None:
         self.given = given
-        self.conditions = [each for each in kernel.instructions if each.opcode[:5] == "setp."]
+        self.conditions = [
+            _compared(each) for each in kernel.instructions if each.opcode[:5] == "setp."
+        ]
         self._writers: dict[str, list[Instruction]] = {}
         for instruction in kernel.instructions:
             for _, name in destinations(instruction):

@@ -1,0 +1,1 @@
+"""The pass lint-shared: conflicts and waste in shared memory, known at compile time."""
