@@ -35,8 +35,8 @@ def test_a_bare_package_has_its_modules_alone(tmp_path):
 
 
 def test_the_page_has_every_program_of_cuda():
-    from foreign import CUDA, RIGHT, SCHEDULES
-    from foreign_cuda import PROGRAMS, part
+    from foreign import CUDA, RIGHT
+    from foreign_cuda import PROGRAMS, SCHEDULES, part
 
     written = (ROOT / "docs/reference/foreign.md").read_text(encoding="utf-8").partition(CUDA)[2]
     for program in PROGRAMS:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foreign import CUDA, PAGE, RIGHT, SCHEDULES
+from foreign import CUDA, PAGE, RIGHT
 from sites import ROOT
 
 from triton_ext.emulator.errors import EmulationError, UndefinedBehaviour
@@ -36,6 +36,7 @@ from triton_ext.emulator.host.cuda.server import run_program
 from triton_ext.emulator.host.emulate import emulated_gpus
 
 HOSTS = Path(__file__).with_name("foreign_hosts")
+SCHEDULES = ("eager", "lazy", "random")
 MODES = {"hardware": False, "strict": True}
 
 
