@@ -149,6 +149,16 @@ EXHIBITS = [
         "shared address 0x800",
     ),
     Exhibit(
+        "The thread that stores has waited, and has not told the others",
+        ("modular/modular:max/kernels/test/gpu/linalg/matmul_blackwell_iterative/8_clc_tmem_ping.mojo",),
+        "Not reported: the kernel is a test of Modular's, for B200. (The production kernel has the "
+        "barrier.)",
+        "One thread waits until its store has read the tile; behind the last piece of C no barrier "
+        "follows, and three other warps begin to write the next tile's first piece.",
+        _two_waves, instead(_two_waves, (f"{READ}\n{BLOCK}", READ)), _numbers,
+        SynchronizationFault, "may still be read by the tma unit",
+    ),
+    Exhibit(
         "A TMA load lands in the tile that a store still reads",
         ("uccl-project/mKernel#18",),
         "Wrong products at M = 16384 and 32768; smaller ones passed by coincidence.",

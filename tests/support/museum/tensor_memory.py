@@ -167,7 +167,10 @@ EXHIBITS = [
     ),
     Exhibit(
         "Tensor memory is freed while another warp loads",
-        ("mlc-ai/TIRx-kernels#19",),
+        (
+            "mlc-ai/TIRx-kernels#19",
+            "modular/modular:max/kernels/test/gpu/linalg/matmul_blackwell_iterative/2_tensor_core.mojo",
+        ),
         "Latent: found by a checker; the B200 gave right numbers.",
         "One warp deallocates when its own work is done. Mended by a barrier of the four warps.",
         _one, instead(_one, (f"{BLOCK}\n{DEALLOCATE}", DEALLOCATE)), _sums(16),
