@@ -29,8 +29,8 @@ from triton_ext.emulator.state.in_flight import RING
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, Bytes
 from triton_ext.emulator.state.types import DTYPES, bits_of
-from triton_ext.emulator.units import global_order
-from triton_ext.emulator.units.global_order import By
+from triton_ext.emulator.units import accessors
+from triton_ext.emulator.units.accessors import By
 from triton_ext.emulator.units.mbarriers import (
     OFFSET_MASK,
     brings,
@@ -95,7 +95,7 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             mine = _begin(cta, agents, then)
             event = cta.cluster.clocks.tick(mine)
             by_lane = cta.copy_agents(cta.agents_of_lanes(lanes))
-            by = global_order.copies(cta, by_lane, event, line)
+            by = accessors.copies(cta, by_lane, event, line)
             values = _source(cta, sources, lengths, width, by)
             # Of one warp's copies, too, the later one comes after those alone that it waited for.
             issuers = np.searchsorted(agents, cta.agents_of_lanes(lanes))

@@ -33,7 +33,7 @@ from triton_ext.emulator.state.clocks import Agents
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import Bytes
 from triton_ext.emulator.state.types import DTYPES, bits_of
-from triton_ext.emulator.units import global_order, memory_order
+from triton_ext.emulator.units import accessors, memory_order
 from triton_ext.emulator.units.floats import KINDS, flush
 from triton_ext.emulator.units.reductions import INTEGER, OPERATIONS, update
 from triton_ext.ptx.parse import Instruction
@@ -125,10 +125,10 @@ class _Atomic:
     ) -> Array:
         memory, agents = cta.launch.memory, cta.agents_of_lanes(lanes)
         memory_order.read_global(cta, agents, addresses, self.order, self.scope)
-        by = global_order.threads(cta, lanes, self.scope)
+        by = accessors.threads(cta, lanes, self.scope)
         memory_order.write_global(cta, agents, addresses, self.order, self.scope)
 
-        def mine(chosen: Array) -> global_order.By | None:
+        def mine(chosen: Array) -> accessors.By | None:
             return by and by.lanes(chosen)
 
         old, changed = self._rounds(

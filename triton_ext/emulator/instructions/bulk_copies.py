@@ -26,8 +26,8 @@ from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, Bytes
 from triton_ext.emulator.state.tensor_map_memory import check_alignment
 from triton_ext.emulator.state.types import DTYPES
-from triton_ext.emulator.units import global_order
-from triton_ext.emulator.units.global_order import By
+from triton_ext.emulator.units import accessors
+from triton_ext.emulator.units.accessors import By
 from triton_ext.emulator.units.mbarriers import (
     OFFSET_MASK,
     brings,
@@ -147,7 +147,7 @@ def _copy_out(
         copy.read = True
 
         def finish() -> None:
-            write(values, global_order.unit(cta, unit, clock, copy.instruction, scope=scope))
+            write(values, accessors.unit(cta, unit, clock, copy.instruction, scope=scope))
             copy.written = clocks.of_event(unit, int(clocks.seen[unit, unit]))
             copy.done = True
 
@@ -226,7 +226,7 @@ def _copy_in(
 
     def perform() -> None:
         reader = cta.tma_agent(targets.barriers[0])
-        values = read(clock, global_order.unit(cta, reader, clock, instruction, noted=alone))
+        values = read(clock, accessors.unit(cta, reader, clock, instruction, noted=alone))
         for address, barrier in zip(targets.addresses, targets.barriers, strict=True):
             unit = cta.tma_agent(barrier)
             told = find(cta, barrier, clock=clock)
@@ -405,7 +405,7 @@ def _store_box(cta: Cta, lane: Lanes, box: _Box, offset: int, operation: str) ->
         cta.machine.observer.copies(cta, lane, "store", copy, 0, copy.map.transaction_bytes)
 
     def read(clock: Clock, unit: int) -> Bytes:
-        read_tensor_map(cta, box.map, global_order.unit(cta, unit, clock, instruction))
+        read_tensor_map(cta, box.map, accessors.unit(cta, unit, clock, instruction))
         return copy.read_shared(cta, clock, unit)
 
     _copy_out(

@@ -31,7 +31,7 @@ from triton_ext.emulator.state.memory import (
 )
 from triton_ext.emulator.state.types import DTYPES, bits_of
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins, UnwrittenLoad
-from triton_ext.emulator.units import global_order, memory_order
+from triton_ext.emulator.units import accessors, memory_order
 from triton_ext.emulator.units.mbarriers import mismatches
 from triton_ext.ptx.parse import Instruction
 
@@ -162,7 +162,7 @@ def load_bytes(
         if order:
             agents = cta.agents_of_lanes(lanes)
             memory_order.read_global(cta, agents, addresses, order, scope)
-        by = global_order.threads(cta, lanes, scope) if space == "global" else None
+        by = accessors.threads(cta, lanes, scope) if space == "global" else None
         try:
             values = cta.launch.memory.load(addresses, width, by)
         except MemoryFault as fault:
@@ -281,7 +281,7 @@ def store_bytes(
             store_bytes(cta, part, name, addresses[here] - window, values[here], order, scope, mine)
     elif space == "global":
         cta.machine.changes += 1
-        by = global_order.threads(cta, lanes, scope)
+        by = accessors.threads(cta, lanes, scope)
         if order:
             agents = cta.agents_of_lanes(lanes)
             memory_order.write_global(cta, agents, addresses, order, scope)

@@ -9,7 +9,8 @@ import numpy as np
 from triton_ext.emulator.errors import EmulationError
 from triton_ext.emulator.state.clocks import SYSTEM, Clock, Clocks, Foreign, merged
 from triton_ext.emulator.state.memory import Allocation, Bytes
-from triton_ext.emulator.units.global_order import By, GlobalOrder
+from triton_ext.emulator.units.accessors import By
+from triton_ext.emulator.units.global_order import GlobalOrder
 from triton_ext.emulator.units.history import History
 from triton_ext.emulator.units.memory_order import Released, kept
 

@@ -26,7 +26,7 @@ from triton_ext.emulator.state.barriers import MBarrier
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.memory import PARAM_WINDOW, WINDOW_SHIFT, Allocation, Bytes
 from triton_ext.emulator.state.tensor_map_memory import decode
-from triton_ext.emulator.units.global_order import By
+from triton_ext.emulator.units.accessors import By
 from triton_ext.emulator.units.provenance import (
     OPERANDS,
     Arrangement,
