@@ -334,6 +334,18 @@ def _theirs(operator: str, key: str) -> Callable[..., Tensor] | None:
     return refuse
 
 
+def _override(
+    ours: Callable[..., Tensor | None], theirs: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
+    """A kernel for the dispatcher: ours while a drop-in is active, where that makes the product."""
+
+    def override(*args: Any, **kwargs: Any) -> Tensor:
+        made = ours(*args, **kwargs) if _depth and not here.suspended else None
+        return theirs(*args, **kwargs) if made is None else made
+
+    return override
+
+
 def _install(key: str) -> None:
     """Replace the kernels of a device, once; while no drop-in is active, they call those replaced.
 
@@ -342,24 +354,14 @@ def _install(key: str) -> None:
     if key in _installed:
         return
     _installed.add(key)
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*[Oo]verrid")
         for name, ours in PRODUCTS.items():
             kernel = _theirs(f"aten::{name}", key)
             if kernel is None:
                 continue
-
-            def override(
-                keys: Any,
-                *args: Any,
-                _ours: Callable[..., Tensor | None] = ours,
-                _theirs: Callable[..., Tensor] = kernel,
-                **kwargs: Any,
-            ) -> Tensor:
-                made = _ours(*args, **kwargs) if _depth and not here.suspended else None
-                return _theirs(keys, *args, **kwargs) if made is None else made
-
-            _library.impl(name, override, key, with_keyset=True)
+            _library.impl(name, _override(ours, functools.partial(kernel, keys)), key)
 
 
 class DropIn:
