@@ -87,7 +87,11 @@ def _takes(dims: int, call: Call, addend: Tensor | None) -> bool:
 
 
 def _made(dims: int, call: Call, addend: Tensor | None = None) -> Tensor | None:
-    """A product in 16 bits by our kernels; None if it is left to PyTorch."""
+    """A product in 16 bits by our kernels; None if it is left to PyTorch.
+
+    Args:
+        addend: what the epilogue adds, or would add if beta were not 0.
+    """
     plan = cached(signature(call))
     if plan is not None and (call.out is None or not plan.overlaps(call)):
         is_left = plan.torch_is_faster and call.epilogue.residual is None
@@ -354,6 +358,8 @@ def _install(key: str) -> None:
     if key in _installed:
         return
     _installed.add(key)
+    # The keys of a call itself would be made into an object each time; a device's kernel, the last
+    # that the dispatcher calls, does not look at them.
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*[Oo]verrid")
