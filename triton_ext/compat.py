@@ -296,10 +296,10 @@ def needs_the_jit() -> bool:
     """
     runtime = knobs.runtime
     enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
-    return (
+    return bool(
         runtime.add_stages_inspection_hook is not None
-        or bool(getattr(enter, "calls", enter))  # an empty chain calls nobody
-        or bool(getattr(leave, "calls", leave))
+        or getattr(enter, "calls", enter)  # an empty chain calls nobody
+        or getattr(leave, "calls", leave)
     )
 
 

@@ -1654,6 +1654,38 @@ def test_repeated_sums(imagined):
         assert len(imagined.prepared) == 2 * count  # with and without alpha
 
 
+def calls_of_the_host(function):
+    """How many functions, of Python and of C, this project's code calls or is called by."""
+    count = 0
+
+    def seen(frame, event, argument):
+        nonlocal count
+        ours = "triton_ext" in frame.f_code.co_filename
+        count += ours and event in ("call", "c_call")
+
+    sys.setprofile(seen)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_repeated_product_in_a_drop_in_takes_few_calls_of_the_host(imagined):
+    """The launch apart. Small products take the host longer than the GPU."""
+    a, w, bias = torch.randn(2, 5, 16).half(), torch.randn(24, 16).half(), torch.randn(24).half()
+    addend = torch.randn(10, 24).half()
+    with triton_ext.drop_in():
+        for most, call in (
+            (16, lambda: torch.mm(a[0], w.t())),
+            (24, lambda: torch.nn.functional.linear(a, w, bias)),
+            (25, lambda: torch.addmm(addend, a.view(10, 16), w.t())),
+        ):
+            made_again(imagined, call)
+            assert calls_of_the_host(call) <= most
+    assert len(imagined.launched) == 9
+
+
 def test_repeated_batches(imagined):
     a, b = torch.randn(3, 9, 16).half(), torch.randn(3, 16, 13).half()
     for x, y in ((a, b), (a[:, :1], b), (a, b[:1].expand(3, 16, 13)), (a[:1], b[:1]),

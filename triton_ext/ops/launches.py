@@ -88,12 +88,12 @@ def _workspace(size: int, index: int, stream: int) -> torch.Tensor:
 
     A graph that is being captured gets its own: it may be replayed on any stream.
     """
-    device = torch.device("cuda", index)
-    if torch.cuda.is_current_stream_capturing():
-        return torch.zeros(size, dtype=torch.uint8, device=device)
-    found = _workspaces.get((index, stream))
+    is_captured = torch.cuda.is_current_stream_capturing()
+    found = None if is_captured else _workspaces.get((index, stream))
     if found is None or found.numel() < size:
-        found = _workspaces[index, stream] = torch.zeros(size, dtype=torch.uint8, device=device)
+        found = torch.zeros(size, dtype=torch.uint8, device=torch.device("cuda", index))
+        if not is_captured:
+            _workspaces[index, stream] = found
     return found
 
 
@@ -125,6 +125,7 @@ class PreparedLaunch:
         "_c_slot",
         "_extras",
         "_grid",
+        "_has_more",
         "_links",
         "_maps",
         "_more_maps",
@@ -203,6 +204,8 @@ class PreparedLaunch:
         a, b, c = sorted(self._maps[:3], key=lambda each: each[1])
         self._always = (a[0], a[2], b[0], b[2], c[0], c[2])
         self._more_maps = self._maps[3:]
+        slots = self._workspace_slot, self._c_slot
+        self._has_more = bool(self._more_maps or self._links or any(x is not None for x in slots))
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, epilogue: Epilogue = NOTHING,
@@ -231,23 +234,33 @@ class PreparedLaunch:
         arguments[slot_b] = _tensor_maps.get(key) or self._tensor_map("b_desc", 1, key)
         key = (number_c, c.data_ptr())
         arguments[slot_c] = _tensor_maps.get(key) or self._tensor_map("c_desc", 2, key)
+        for slot, field in self._extras:
+            extra: Any = epilogue[field]
+            arguments[slot] = extra if isinstance(extra, float) else extra.data_ptr()
+        if self._has_more:
+            self._fill_more(arguments, _matrices(a, b, c, epilogue, link), link, stream)
+        direct.start(*self._grid, stream, *direct.fixed, arguments)
+
+    def _fill_more(
+        self, arguments: list[Any], matrices: tuple[torch.Tensor | None, ...], link: Link | None,
+        stream: int,
+    ) -> None:  # fmt: skip
+        """Fill in what most launches do not have."""
         for slot, matrix, number, name in self._more_maps:
-            tensor = _matrices(a, b, c, epilogue, link)[matrix]
+            tensor = matrices[matrix]
             assert tensor is not None
             key = (number, tensor.data_ptr())
             arguments[slot] = _tensor_maps.get(key) or self._tensor_map(name, matrix, key)
         if self._workspace_slot is not None:
-            memory = _workspace(self.plan.workspace_bytes, index, stream)
+            assert self.gpu.index is not None
+            memory = _workspace(self.plan.workspace_bytes, self.gpu.index, stream)
             arguments[self._workspace_slot] = memory.data_ptr()
         if self._c_slot is not None:
-            arguments[self._c_slot] = c.data_ptr()
-        for slot, field in self._extras:
-            extra: Any = epilogue[field]
-            arguments[slot] = extra if isinstance(extra, float) else extra.data_ptr()
+            assert matrices[2] is not None
+            arguments[self._c_slot] = matrices[2].data_ptr()
         for slot, name in self._links:
-            extra = getattr(link, name)
+            extra: Any = getattr(link, name)
             arguments[slot] = extra if isinstance(extra, int) else extra.data_ptr()
-        direct.start(*self._grid, stream, *direct.fixed, arguments)
 
     def _found(self) -> DirectLaunch | None:
         """The direct launch of a kernel that another process has cached; looked for once."""

@@ -32,7 +32,7 @@ from triton_ext.ops.operands import TMA_ALIGNMENT
 from triton_ext.ops.plans import cached, signature
 from triton_ext.ops.products import offered_product, product
 from triton_ext.ops.scales import blocks_of, have_blocks
-from triton_ext.ops.suspension import is_suspended
+from triton_ext.ops.suspension import here
 from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, WIDE_TYPES, has_all_fp8
 
 RECIPES: dict[int, str] = {
@@ -86,29 +86,23 @@ def _takes(dims: int, call: Call, addend: Tensor | None) -> bool:
     return out is None or out.dtype == a.dtype
 
 
-def _product(
-    dims: int,
-    a: Tensor,
-    b: Tensor,
-    epilogue: Epilogue = NOTHING,
-    addend: Tensor | None = None,
-    out: Tensor | None = None,
-) -> Tensor | None:
-    """A product by our kernels; None if it is left to PyTorch.
+def _made(dims: int, call: Call, addend: Tensor | None = None) -> Tensor | None:
+    """A product in 16 bits by our kernels; None if it is left to PyTorch.
 
     Args:
         addend: what the epilogue adds, or would add if beta were not 0.
     """
-    call = call_of((a, b, epilogue, None, out, False, None))
-    ignored = addend is not None and not epilogue.tensors
-    if a.dtype in HALF_TYPES and not ignored:
-        plan = cached(signature(call))
-        if plan is not None and (out is None or not plan.overlaps(call)):
-            is_left = plan.torch_is_faster and epilogue.residual is None
-            return None if is_left else plan.run(call)
-    if _takes(dims, call, addend):
-        return offered_product(call, leaves=True)
-    return None
+    plan = cached(signature(call))
+    if plan is not None and (call.out is None or not plan.overlaps(call)):
+        is_left = plan.torch_is_faster and call.epilogue.residual is None
+        return None if is_left else plan.run(call)
+    return offered_product(call, leaves=True) if _takes(dims, call, addend) else None
+
+
+def _product(dims: int, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None:
+    if a.dtype not in HALF_TYPES:
+        return None
+    return _made(dims, call_of((a, b, NOTHING, None, out, False, None)))
 
 
 def _addmm(
@@ -117,7 +111,10 @@ def _addmm(
 ) -> Tensor | None:  # fmt: skip
     if a.dtype not in HALF_TYPES:  # factors of complex tensors are complex
         return None
-    return _product(2, a, b, sum_epilogue(addend, b, beta, alpha), addend, out)
+    call = call_of((a, b, sum_epilogue(addend, b, beta, alpha), None, out, False, None))
+    if beta == 0 and not _takes(2, call, addend):  # whose key knows nothing of the addend
+        return None
+    return _made(2, call, addend)
 
 
 def _addmm_in_place(addend: Tensor, a: Tensor, b: Tensor, **factors: float) -> Tensor | None:
@@ -341,6 +338,18 @@ def _theirs(operator: str, key: str) -> Callable[..., Tensor] | None:
     return refuse
 
 
+def _override(
+    ours: Callable[..., Tensor | None], theirs: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
+    """A kernel for the dispatcher: ours while a drop-in is active, where that makes the product."""
+
+    def override(*args: Any, **kwargs: Any) -> Tensor:
+        made = ours(*args, **kwargs) if _depth and not here.suspended else None
+        return theirs(*args, **kwargs) if made is None else made
+
+    return override
+
+
 def _install(key: str) -> None:
     """Replace the kernels of a device, once; while no drop-in is active, they call those replaced.
 
@@ -349,24 +358,16 @@ def _install(key: str) -> None:
     if key in _installed:
         return
     _installed.add(key)
+    # The keys of a call itself would be made into an object each time; a device's kernel, the last
+    # that the dispatcher calls, does not look at them.
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*[Oo]verrid")
         for name, ours in PRODUCTS.items():
             kernel = _theirs(f"aten::{name}", key)
             if kernel is None:
                 continue
-
-            def override(
-                keys: Any,
-                *args: Any,
-                _ours: Callable[..., Tensor | None] = ours,
-                _theirs: Callable[..., Tensor] = kernel,
-                **kwargs: Any,
-            ) -> Tensor:
-                made = _ours(*args, **kwargs) if _depth and not is_suspended() else None
-                return _theirs(keys, *args, **kwargs) if made is None else made
-
-            _library.impl(name, override, key, with_keyset=True)
+            _library.impl(name, _override(ours, functools.partial(kernel, keys)), key)
 
 
 class DropIn:
