@@ -272,7 +272,7 @@ def test_layout_starts_with_few_modules():
     """A start is as fast as it imports little: the command, the layouts, and their text."""
     own = {name for name in imported("layout", "--bits", "16", "--shape", "128x256")
            if name.startswith("triton_ext.")}  # fmt: skip
-    assert len(own) <= 29, own
+    assert len(own) <= 30, own
     packages = {name.split(".")[1] for name in own}
     assert not packages & {"emulator", "hardware", "kernels", "ops", "passes", "ptx"}
 

@@ -116,24 +116,29 @@ def kernel(x, y, in_helper: tl.constexpr):
 """
 
 
+@pytest.mark.parametrize("second", ["kernel", "copied"])
 @pytest.mark.parametrize("in_helper", [False, True])
-def test_a_kernel_from_the_cache_names_the_file_at_hand(in_helper, compiled, tmp_path, monkeypatch):
-    """Triton's cache knows a kernel by its text: it was compiled in another checkout."""
+def test_a_kernel_from_the_cache_names_the_file_at_hand(
+    in_helper, second, compiled, tmp_path, monkeypatch
+):
+    """Triton's cache knows a kernel by its text: it was compiled in another checkout, or of
+    a copy by another name."""
     named = []
-    for checkout in ("first", "second"):
+    for checkout, module in (("first", "kernel"), ("second", second)):
         folder = tmp_path / checkout / "lib"
         folder.mkdir(parents=True)
         (folder / "helper.py").write_text(HELPER)
-        (folder / "kernel.py").write_text(KERNEL.format(package="lib"))
+        (folder / f"{module}.py").write_text(KERNEL.format(package="lib"))
         with monkeypatch.context() as patch:
             patch.syspath_prepend(tmp_path / checkout)
-            for name in ("lib", "lib.helper", "lib.kernel"):
+            for name in ("lib", "lib.helper", f"lib.{module}"):
                 patch.delitem(sys.modules, name, raising=False)
-            kernel = importlib.import_module("lib.kernel").kernel
+            kernel = importlib.import_module(f"lib.{module}").kernel
         with triton_ext.emulate("sm_90"), pytest.raises(MemoryFault) as caught:
             kernel[(1,)](torch.zeros(64), torch.zeros(128), in_helper)
         named.append(caught.value.instruction.source.file)
     assert len(compiled) == 2, "once compiled, once found"
     assert len({*compiled}) == 1
-    file = "helper.py" if in_helper else "kernel.py"
-    assert named == [str(tmp_path / each / "lib" / file) for each in ("first", "second")]
+    files = ["helper.py"] * 2 if in_helper else ["kernel.py", f"{second}.py"]
+    found = [tmp_path / "first" / "lib" / files[0], tmp_path / "second" / "lib" / files[1]]
+    assert named == [str(each) for each in found]

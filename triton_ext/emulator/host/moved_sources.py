@@ -7,9 +7,12 @@ cache holds may name files of another checkout, or by another path.
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 
 from triton_ext.ptx.parse import FILE_DIRECTIVE
+
+_LOCATION = re.compile(r"^\s*\.loc\s+(\d+)", re.MULTILINE)
 
 
 @functools.lru_cache(maxsize=256)
@@ -19,12 +22,16 @@ def as_loaded(ptx: str, source: str) -> str:
     Args:
         source: the file of the kernel's function, as it was loaded here.
 
-    The file of that name in the PTX is this one; other files that lay beside it, below a directory
-    that has moved, have moved with it, if they are there.
+    The file of that name in the PTX is this one, or else that of the kernel's first line; other
+    files that lay beside it, below a directory that has moved, have moved with it, if they are
+    there.
     """
     here = Path(source)
-    names = {name for _, name in FILE_DIRECTIVE.findall(ptx)}
+    files = dict(FILE_DIRECTIVE.findall(ptx))
+    names, first = set(files.values()), _LOCATION.search(ptx)
     alike = [name for name in names if Path(name).name == here.name]
+    if not alike and first is not None and first[1] in files:  # a copy by another name
+        alike = [files[first[1]]]
     if source in names or len(alike) != 1 or not here.is_file():
         return ptx
     before, now = Path(alike[0]), here.resolve()
