@@ -34,7 +34,7 @@ def as_loaded(ptx: str, source: str) -> str:
         alike = [files[first[1]]]
     if source in names or len(alike) != 1 or not here.is_file():
         return ptx
-    before, now = Path(alike[0]), here.resolve()
+    before, now = Path(alike[0]).parent, here.resolve().parent
     while before.name and before.name == now.name:  # up to what has another name
         before, now = before.parent, now.parent
 
