@@ -99,7 +99,7 @@ def _product(
     Args:
         addend: what the epilogue adds, or would add if beta were not 0.
     """
-    call = call_of((a, b, epilogue, None, out, False, None))
+    call = call_of((a, b, epilogue, None, out, False, None, None))
     ignored = addend is not None and not epilogue.tensors
     if a.dtype in HALF_TYPES and not ignored:
         plan = cached(signature(call))
