@@ -37,29 +37,6 @@ NAME = "triton_ext"
 BLOCK = 128
 
 
-@torch.library.custom_op("triton_ext_vllm::linear_fp8", mutates_args=())
-def linear_fp8(
-    x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None, batch_invariant: bool
-) -> Tensor:
-    """``x @ (weight * scales).T + bias``, one operator of the graphs that vLLM compiles.
-
-    Args:
-        x: (tokens, K), quantized here.
-        weight: (N, K), e4m3.
-        scales: (ceil(N / 128), ceil(K / 128)), fp32.
-    """
-    rows, of_rows = triton_ext.quantize_1x128(x)
-    return triton_ext.scaled_mm(
-        rows, weight.t(), of_rows, scales.t(), bias=bias, out_dtype=x.dtype,
-        batch_invariant=batch_invariant or None,
-    )  # fmt: skip
-
-
-@linear_fp8.register_fake
-def _(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
-    return x.new_empty(x.shape[0], weight.shape[0])
-
-
 def keep_plain(layer: Module, *names: str) -> None:
     """Replace vLLM's parameters, which are there to be loaded, by PyTorch's: its compiler and
     triton_ext's shortest way take no subclasses.
@@ -113,9 +90,11 @@ class BlockLinear(LinearMethodBase):
         keep_plain(layer, "weight", "weight_scale_inv")
 
     def apply(self, layer: Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        invariant = bool(vllm.envs.VLLM_BATCH_INVARIANT)
-        rows = x.reshape(-1, x.shape[-1])
-        made = linear_fp8(rows, layer.weight, layer.weight_scale_inv, bias, invariant)
+        rows, scales = triton_ext.quantize_1x128(x.reshape(-1, x.shape[-1]))
+        made = triton_ext.scaled_mm(
+            rows, layer.weight.t(), scales, layer.weight_scale_inv.t(), bias=bias,
+            out_dtype=x.dtype, batch_invariant=vllm.envs.VLLM_BATCH_INVARIANT or None,
+        )  # fmt: skip
         return made.view(*x.shape[:-1], made.shape[-1])
 
 

@@ -89,12 +89,15 @@ def test_fp8_with_scales_by_blocks(vllm):
     assert type(layer.quant_method) in vllm.loaded
     assert type(layer.weight) is type(layer.weight_scale_inv) is torch.nn.Parameter
     x = torch.randn(2, 20, 256).bfloat16()
+    few = x[:, :7].contiguous()
     expected = wide(*blocks_of(x.view(40, 256), 1), 1) @ w.t() + layer.bias.double()
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
     with triton_ext.emulate("sm_90"), torch.inference_mode():
         made = layer(x)
         assert close(made.view(40, 200), expected)
         assert torch.equal(compiled(x), made)
+        with torch._dynamo.config.patch(error_on_recompile=True):  # the graph is for any number
+            assert torch.equal(compiled(few), made[:, :7])
 
 
 @pytest.mark.parametrize("config", [None, FP8], ids=["a model in bf16", "a layer left in bf16"])

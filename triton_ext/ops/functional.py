@@ -37,7 +37,7 @@ from triton_ext.ops.epilogue import (
 from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangents
 from triton_ext.ops.gates import Gate
 from triton_ext.ops.products import product
-from triton_ext.ops.scales import blocks_of, have_blocks
+from triton_ext.ops.scales import blocks_of, have_blocks, same_shape
 from triton_ext.ops.shapes import canonical
 from triton_ext.ops.types import SCALE_LENGTHS, bias_type
 
@@ -358,7 +358,7 @@ def scaled_mm(
         assert scale is not None
         if scale.dtype != torch.float32:
             raise LayoutError(f"{name}.dtype", scale.dtype, "must be torch.float32")
-        if scale.numel() != 1 and (scale.shape != shape or blocks_a is not None):
+        if scale.numel() != 1 and (not same_shape(scale.shape, shape) or blocks_a is not None):
             legal = "of one element beside blocks" if blocks_a is not None else f"{shape}, or (1,)"
             raise LayoutError(f"{name}.shape", tuple(scale.shape), f"must be {legal}")
     check_kind("bias", bias, Tensor, optional=True)
@@ -435,10 +435,11 @@ def _check_fp32_blocks(
         if blocks is None or blocks.dtype != torch.float32:
             found = "no blocks" if blocks is None else blocks.dtype
             raise LayoutError(f"{name}.dtype", found, "must be torch.float32, as the other one's")
-        if blocks.shape not in legal:
+        of_rows, of_128 = (same_shape(blocks.shape, each) for each in legal)
+        if not (of_rows or of_128):
             rule = f"must be {legal[0]} or {legal[1]}: of 1 or 128 rows, and 128 elements along K"
             raise LayoutError(f"{name}.shape", tuple(blocks.shape), rule)
-        together.append(blocks.shape != legal[0])
+        together.append(not of_rows)
     if all(together):
         rule = f"must be {(along, n)} beside scales of 128 rows of a"
         raise LayoutError(

@@ -19,7 +19,7 @@ from triton_ext.ops.forward_mode import refuse_tangents
 from triton_ext.ops.functional import matmul
 from triton_ext.ops.gated import gradient_of_sums
 from triton_ext.ops.gates import GATES, Gate
-from triton_ext.ops.scales import have_blocks
+from triton_ext.ops.scales import have_blocks, same_shape
 from triton_ext.ops.types import output_type
 
 _library = torch.library.Library("triton_ext", "FRAGMENT")
@@ -161,7 +161,7 @@ def _scales(a: Tensor, b: Tensor, offs: Tensor, scale_a: Any, scale_b: Any) -> t
     k, m, n = a.shape[-1], a.shape[-2], b.shape[-1]
     rows, columns = (*a.shape[:-2], m), (*b.shape[:-2], n)
     if all(
-        scale.numel() == 1 or scale.shape in (shape, last)
+        scale.numel() == 1 or same_shape(scale.shape, shape) or same_shape(scale.shape, last)
         for scale, shape, last in (
             (scale_a, rows, (*rows, 1)), (scale_b, columns, (*columns[:-1], 1, n))
         )
