@@ -26,7 +26,10 @@ from vllm.model_executor.layers.linear import (
     UnquantizedLinearMethod,
     register_weight_loader_v2_supported_method,
 )
-from vllm.model_executor.layers.quantization import register_quantization_config
+from vllm.model_executor.layers.quantization import (
+    QUANTIZATION_METHODS,
+    register_quantization_config,
+)
 from vllm.model_executor.layers.quantization.fp8 import Fp8Config
 from vllm.model_executor.layers.quantization.utils.quant_utils import is_layer_skipped
 from vllm.model_executor.parameter import BlockQuantScaleParameter, ModelWeightParameter
@@ -141,7 +144,5 @@ class Config(Fp8Config):
 
 def register() -> None:
     """The plugin's entry point; vLLM may call it more than once."""
-    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
-
     if NAME not in QUANTIZATION_METHODS:
         register_quantization_config(NAME)(Config)
