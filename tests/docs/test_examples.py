@@ -18,6 +18,7 @@ pytest.importorskip("triton", minversion="3.8")
 from triton_ext.cli import main
 
 PARALLEL = ROOT / "examples/parallel_training.py"
+PLUGIN = ROOT / "examples/vllm_linear.py"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 COMMAND = re.compile(r"^ *triton-ext (.*?)(?:  +#.*)?$", re.MULTILINE)
 
@@ -58,10 +59,11 @@ EXPECTED = {
 def test_there_are_examples():
     assert {path.stem for path in EXAMPLES} == {
         "blackwell_matmul", "cute_dsl", "drop_in", "hopper_matmul", "mixture_of_experts",
-        "own_pass", PARALLEL.stem,
+        "own_pass", PARALLEL.stem, PLUGIN.stem,
     }  # fmt: skip
     assert len(BROKEN) == 13
-    assert {path for path, _ in SHOWN} == set(EXAMPLES) - {PARALLEL}, "each says how to run it"
+    run_otherwise = {PARALLEL, PLUGIN}  # by Python; by vLLM
+    assert {path for path, _ in SHOWN} == set(EXAMPLES) - run_otherwise, "each says how to run it"
 
 
 @pytest.mark.parametrize(("path", "command"), SHOWN, ids=[line for _, line in SHOWN])

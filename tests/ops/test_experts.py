@@ -422,3 +422,20 @@ def test_quantization_is_deepseeks_rule(powers_of_two):
             made, found = quantize(x, powers_of_two=powers_of_two)
         assert torch.equal(found, scales)
         assert torch.equal(made.view(torch.uint8), expected.view(torch.uint8))
+
+
+def test_quantization_is_traced():
+    """As it is in memory: scales of rows have rows contiguous."""
+    for x, quantize in (
+        (torch.ones(40, 300), triton_ext.quantize_1x128),
+        (torch.ones(2, 5, 130), triton_ext.quantize_1x128),
+        (torch.ones(2, 140, 130), triton_ext.quantize_128x128),
+    ):
+        with triton_ext.emulate("sm_90"):
+            made = quantize(x)
+        with torch._subclasses.FakeTensorMode() as mode:
+            fake = quantize(mode.from_tensor(x))
+        described = [
+            [(each.shape, each.stride(), each.dtype) for each in two] for two in (made, fake)
+        ]
+        assert described[0] == described[1]

@@ -40,6 +40,8 @@ class Call(NamedTuple):
         out: where the output is written, of its shape and type; None for new memory.
         linear: whether b is given as its transpose, as `torch.nn.Linear` has its weight.
         config: the tile; None for the one that is chosen.
+        batch_invariant: whether K must not be divided; None for what `rule.is_batch_invariant`
+            says.
     """
 
     a: Tensor
@@ -49,6 +51,7 @@ class Call(NamedTuple):
     out: Tensor | None = None
     linear: bool = False
     config: KernelSpec | None = None
+    batch_invariant: bool | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -96,7 +99,7 @@ def is_bare(call: Call) -> bool:
     tracer, compiler or forward-mode derivative of torch is at work. Gradients and autocast may be
     asked for. Nothing is assumed of what the call holds.
     """
-    a, b, epilogue, _, out, _, _ = call
+    a, b, epilogue, _, out, _, _, _ = call
     return (
         not _is_traced()
         and type(a) in _TENSORS
@@ -126,7 +129,7 @@ def is_bare(call: Call) -> bool:
 
 def wants_gradient(call: Call) -> bool:
     """Whether autograd must know of a call."""
-    a, b, epilogue, _, _, _, _ = call
+    a, b, epilogue, _, _, _, _, _ = call
     return (
         a.requires_grad
         or b.requires_grad

@@ -64,10 +64,21 @@ def check_asked(call: Call, fallback: Any = None) -> None:
     check_kind("out_dtype", call.out_dtype, torch.dtype, optional=True)
     if call.config is not None and not isinstance(call.config, KernelSpec):
         raise LayoutError("config", call.config, "must be a KernelSpec")
+    check_order(call)
     epilogue = call.epilogue
     added = {"bias": epilogue.bias, "residual": epilogue.residual, "out": call.out}
     for name, each in added.items():
         check_kind(name, each, Tensor, optional=True)
+
+
+def check_order(call: Call) -> None:
+    """Raise LayoutError unless a call says whether K may be divided, or nothing, and its tile does
+    what it says.
+    """
+    check_kind("batch_invariant", call.batch_invariant, bool, optional=True)
+    if call.batch_invariant and call.config is not None and not call.config.adds_in_order:
+        rule = "must not divide K (split_k, cluster_k = 1) with batch_invariant=True"
+        raise LayoutError("config", call.config, rule)
 
 
 def autocast(call: Call) -> Call:
@@ -152,6 +163,7 @@ def check_operands(a: Tensor, b: Tensor, dims: int | None = None) -> None:
 
 def check_groups(call: Call) -> None:
     """Raise LayoutError unless operands fit each other and the ends of their groups."""
+    check_order(call)
     a, b, offs = call.a, call.b, call.epilogue.offs
     assert offs is not None
     for name, tensor in (("a", a), ("b", b)):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from triton_ext.ops.call import Call, is_bare, wants_gradient
-from triton_ext.ops.epilogue import activated, epilogue_of
+from triton_ext.ops.epilogue import Epilogue, activated, epilogue_of
 from triton_ext.ops.gated import gradient_of_sums
 from triton_ext.ops.gates import GATES
 from triton_ext.ops.plans import ProductPlan, cached, find, signature
@@ -97,25 +97,31 @@ class Multiply(torch.autograd.Function):
         )
         ctx.residual_shape = None if residual is None else residual.shape
         ctx.beta, ctx.alpha, ctx.linear = beta, call.epilogue.alpha, call.linear
+        ctx.batch_invariant = call.batch_invariant
         return _without_gradient(call) if plan is None else plan.run(call)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, b, bias = ctx.saved_tensors
         _, _, needs_bias, needs_residual, *_ = ctx.needs_input_grad
+
+        def made(a: Tensor, b: Tensor, epilogue: Epilogue, linear: bool = False) -> Tensor:
+            call = Call(a, b, epilogue, linear=linear, batch_invariant=ctx.batch_invariant)
+            return _differentiable(call)
+
         if ctx.gate is not None:
-            sums = _differentiable(Call(a, b, epilogue_of(bias), linear=ctx.linear))
+            sums = made(a, b, epilogue_of(bias), ctx.linear)
             grad = gradient_of_sums(sums, grad, ctx.gate)
         scaling = epilogue_of(alpha=ctx.alpha)
         grad_a = grad_b = grad_bias = grad_residual = None
         needs_a, needs_b, *_ = ctx.needs_input_grad
         if needs_a:
-            grad_a = _differentiable(Call(grad, b, scaling, linear=not ctx.linear))
+            grad_a = made(grad, b, scaling, not ctx.linear)
         rows = grad if grad.dim() == 2 else grad.flatten(0, -2)
         if needs_b:
             a = a if a.dim() == 2 else a.flatten(0, -2)
             left, right = (rows, a) if ctx.linear else (a, rows)
-            grad_b = _differentiable(Call(left.t(), right, scaling))
+            grad_b = made(left.t(), right, scaling)
         if needs_bias:
             grad_bias = rows.sum(0)
         if needs_residual:

@@ -18,6 +18,7 @@ from triton_ext.ops.checks import (
     check_asked,
     check_dims,
     check_kind,
+    check_order,
     checked,
     has_kernels,
 )
@@ -36,7 +37,7 @@ from triton_ext.ops.epilogue import (
 from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangents
 from triton_ext.ops.gates import Gate
 from triton_ext.ops.products import product
-from triton_ext.ops.scales import blocks_of, have_blocks
+from triton_ext.ops.scales import blocks_of, have_blocks, same_shape
 from triton_ext.ops.shapes import canonical
 from triton_ext.ops.types import SCALE_LENGTHS, bias_type
 
@@ -56,6 +57,7 @@ def matmul(
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     config: KernelSpec | None = None,
+    batch_invariant: bool | None = None,
     fallback: Fallback | None = None,
 ) -> Tensor:
     """``activation(a @ b + bias + beta * residual)`` on the tensor cores, with fp32 accumulation.
@@ -101,6 +103,9 @@ def matmul(
             for int8. Any type may have fp32, fp16, bf16, or fp8 (e4m3, e5m2), which saturates.
         config: the tile; chosen from the problem's size if None. Its architecture, type and
             major-nesses must be those of the problem.
+        batch_invariant: whether a row's bits must not depend on how many rows are with it, in the
+            product and in those of its gradients (`triton_ext.batch_invariant`); None for what that
+            or the environment says. A configuration must not divide K then.
         fallback: "torch" to leave to PyTorch what there are no kernels for (types, devices).
 
     Returns:
@@ -114,7 +119,7 @@ def matmul(
     epilogue = NOTHING
     if bias is not None or activation is not None or residual is not None:
         epilogue = epilogue_of(bias, activation, residual, beta, differentiable=True)
-    call = call_of((a, b, epilogue, out_dtype, out, False, config))
+    call = call_of((a, b, epilogue, out_dtype, out, False, config, batch_invariant))
     made = repeated(call)
     return _made(call, fallback) if made is None else made
 
@@ -158,6 +163,7 @@ def linear(
     *,
     activation: Activation | None = None,
     out_dtype: torch.dtype | None = None,
+    batch_invariant: bool | None = None,
     fallback: Fallback | None = None,
 ) -> Tensor:
     """``activation(input @ weight.T + bias)``, as ``torch.nn.functional.linear``.
@@ -169,7 +175,7 @@ def linear(
         input: (..., K).
         weight: (N, K), or (K,).
         bias: (N,), or what can be broadcast to the output.
-        activation, out_dtype, fallback: as for `matmul`.
+        activation, out_dtype, batch_invariant, fallback: as for `matmul`.
 
     Returns:
         (..., N); (...) if weight is a vector; (..., N / 2) with a gated activation.
@@ -180,7 +186,7 @@ def linear(
     epilogue = NOTHING
     if bias is not None or activation is not None:
         epilogue = epilogue_of(bias, activation)
-    call = call_of((input, weight, epilogue, out_dtype, None, True, None))
+    call = call_of((input, weight, epilogue, out_dtype, None, True, None, batch_invariant))
     made = repeated(call)
     return _made(call, fallback) if made is None else made
 
@@ -193,6 +199,7 @@ def addmm(
     beta: float = 1,
     alpha: float = 1,
     out: Tensor | None = None,
+    batch_invariant: bool | None = None,
     fallback: Fallback | None = None,
 ) -> Tensor:
     """``beta * input + alpha * (a @ b)``, as ``torch.addmm``.
@@ -205,19 +212,20 @@ def addmm(
             and its gradient is zero.
         a: (M, K); not read if alpha is 0, and its gradient is zero.
         b: (K, N); likewise.
-        out, fallback: as for `matmul`; out may be the input.
+        out, batch_invariant, fallback: as for `matmul`; out may be the input.
     """
     beta, alpha = number("beta", beta), number("alpha", alpha)
     tensors = isinstance(input, Tensor) and isinstance(a, Tensor) and isinstance(b, Tensor)
     if tensors and beta != 0 and a.dim() == 2:
         epilogue = sum_epilogue(input, b, beta, alpha)
-        made = repeated(call_of((a, b, epilogue, None, out, False, None)))
+        made = repeated(call_of((a, b, epilogue, None, out, False, None, batch_invariant)))
         if made is not None:
             return made
     check_dims(2, a=a, b=b)
     check_kind("input", input, Tensor)
     check_kind("out", out, Tensor, optional=True)
-    call = autocast(Call(a, b, Epilogue(residual=input), None, out))
+    asked = Call(a, b, Epilogue(residual=input), None, out, batch_invariant=batch_invariant)
+    call = autocast(asked)
     a, b, addend = call.a, call.b, call.epilogue.residual
     assert addend is not None
     if addend.dtype != a.dtype:
@@ -244,6 +252,7 @@ def bmm(
     *,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    batch_invariant: bool | None = None,
     fallback: Fallback | None = None,
 ) -> Tensor:
     """``a @ b`` of (batch, M, K) and (batch, K, N), as ``torch.bmm``.
@@ -253,7 +262,9 @@ def bmm(
     check_dims(3, a=a, b=b)
     if a.shape[0] != b.shape[0]:
         raise LayoutError("b.shape", tuple(b.shape), f"must have the batch of a, {a.shape[0]}")
-    return matmul(a, b, out=out, out_dtype=out_dtype, fallback=fallback)
+    return matmul(
+        a, b, out=out, out_dtype=out_dtype, batch_invariant=batch_invariant, fallback=fallback
+    )
 
 
 def scaled_mm(
@@ -266,6 +277,7 @@ def scaled_mm(
     activation: Activation | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     use_fast_accum: bool = True,
+    batch_invariant: bool | None = None,
     fallback: Fallback | None = None,
 ) -> Tensor:
     """``activation((scale_a * a) @ (scale_b * b) + bias)``, as ``torch._scaled_mm``.
@@ -311,6 +323,7 @@ def scaled_mm(
             product of fp8 when they add: whether they may add up all of K, which is faster. If not,
             they add up 128 elements, and these sums are added in fp32; needs Triton 3.9. Elsewhere
             sums are of fp32 either way.
+        batch_invariant: as for `matmul`.
         fallback: as for `matmul`; but not where an operand has two scales.
     """
     check_kind("out_dtype", out_dtype, torch.dtype)
@@ -323,7 +336,8 @@ def scaled_mm(
     scales = whole_a, whole_b, blocks_a, blocks_b
     added = bias, activation, None, 1.0, 1.0
     epilogue = epilogue_from((*added, *scales, not use_fast_accum, None))
-    call = call_of((a, b, epilogue, out_dtype, None, False, None))
+    call = call_of((a, b, epilogue, out_dtype, None, False, None, batch_invariant))
+    check_order(call)
     if scale_a is not None and scale_b is not None and (blocks_a is None) == (blocks_b is None):
         made = repeated(call)
         if made is not None:
@@ -344,7 +358,7 @@ def scaled_mm(
         assert scale is not None
         if scale.dtype != torch.float32:
             raise LayoutError(f"{name}.dtype", scale.dtype, "must be torch.float32")
-        if scale.numel() != 1 and (scale.shape != shape or blocks_a is not None):
+        if scale.numel() != 1 and (not same_shape(scale.shape, shape) or blocks_a is not None):
             legal = "of one element beside blocks" if blocks_a is not None else f"{shape}, or (1,)"
             raise LayoutError(f"{name}.shape", tuple(scale.shape), f"must be {legal}")
     check_kind("bias", bias, Tensor, optional=True)
@@ -370,8 +384,9 @@ def scaled_mm(
     if is_bare(call):
         return product(call)
     return registered.scaled_mm(
-        a, b, whole_a, whole_b, bias, out_dtype, blocks_a, blocks_b, use_fast_accum, activation
-    )
+        a, b, whole_a, whole_b, bias, out_dtype, blocks_a, blocks_b, use_fast_accum, activation,
+        batch_invariant,
+    )  # fmt: skip
 
 
 def _scales(name: str, given: Any) -> tuple[Tensor | None, Any]:
@@ -420,10 +435,11 @@ def _check_fp32_blocks(
         if blocks is None or blocks.dtype != torch.float32:
             found = "no blocks" if blocks is None else blocks.dtype
             raise LayoutError(f"{name}.dtype", found, "must be torch.float32, as the other one's")
-        if blocks.shape not in legal:
+        of_rows, of_128 = (same_shape(blocks.shape, each) for each in legal)
+        if not (of_rows or of_128):
             rule = f"must be {legal[0]} or {legal[1]}: of 1 or 128 rows, and 128 elements along K"
             raise LayoutError(f"{name}.shape", tuple(blocks.shape), rule)
-        together.append(blocks.shape != legal[0])
+        together.append(not of_rows)
     if all(together):
         rule = f"must be {(along, n)} beside scales of 128 rows of a"
         raise LayoutError(

@@ -4,6 +4,7 @@ experts multiplies each expert's tokens with its weights in one launch.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from triton_ext.ops.forward_mode import refuse_tangents
 from triton_ext.ops.functional import matmul
 from triton_ext.ops.gated import gradient_of_sums
 from triton_ext.ops.gates import GATES, Gate
-from triton_ext.ops.scales import have_blocks
+from triton_ext.ops.scales import have_blocks, same_shape
 from triton_ext.ops.types import output_type
 
 _library = torch.library.Library("triton_ext", "FRAGMENT")
@@ -32,6 +33,7 @@ def grouped_mm(
     counts: Tensor | None = None,
     activation: Gate | None = None,
     out_dtype: torch.dtype | None = None,
+    batch_invariant: bool | None = None,
 ) -> Tensor:
     """Products of groups in one launch, as ``torch.nn.functional.grouped_mm``.
 
@@ -59,7 +61,7 @@ def grouped_mm(
         offs: (G,), int32, ascending: where each group ends.
         counts: (G,), int32: how many rows of each a[g] there are, of batches alone.
         activation: gated, as for `matmul`: of N columns N / 2 are left. Where b is (G, K, N).
-        out_dtype: as for `matmul`.
+        out_dtype, batch_invariant: as for `matmul`.
 
     Raises:
         UnsupportedDeviceError, LayoutError: as for `matmul`.
@@ -67,8 +69,11 @@ def grouped_mm(
     ends = _ends(a, b, offs, counts)
     _check_gated(activation)
     if ends is None:
-        return matmul(a, b, activation=activation, out_dtype=out_dtype)
-    return _made(Call(a, b, Epilogue(activation=activation, offs=ends), out_dtype))
+        return matmul(
+            a, b, activation=activation, out_dtype=out_dtype, batch_invariant=batch_invariant
+        )
+    epilogue = Epilogue(activation=activation, offs=ends)
+    return _made(Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant))
 
 
 def scaled_grouped_mm(
@@ -82,6 +87,7 @@ def scaled_grouped_mm(
     activation: Gate | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     use_fast_accum: bool = False,
+    batch_invariant: bool | None = None,
 ) -> Tensor:
     """`grouped_mm` of fp8 with fp32 scales, as ``torch.nn.functional.scaled_grouped_mm``.
 
@@ -96,7 +102,7 @@ def scaled_grouped_mm(
         scale_a, scale_b: fp32. With counts, those of a begin with G, too.
         activation: as for `grouped_mm`; with scales of blocks as for `triton_ext.scaled_mm`.
         out_dtype: of the output.
-        use_fast_accum: as for `triton_ext.scaled_mm`.
+        use_fast_accum, batch_invariant: as for `triton_ext.scaled_mm`.
     """
     ends = _ends(a, b, offs, counts)
     if ends is None:
@@ -107,7 +113,7 @@ def scaled_grouped_mm(
         activation=activation, scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0],
         blocks_b=blocks[1], fp32_accumulation=not use_fast_accum, offs=ends,
     )  # fmt: skip
-    call = Call(a, b, epilogue, out_dtype)
+    call = Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant)
     if wants_gradient(call):
         rule = "scaled_grouped_mm has no gradient; detach its operands"
         raise LayoutError("requires_grad", True, rule)
@@ -155,7 +161,7 @@ def _scales(a: Tensor, b: Tensor, offs: Tensor, scale_a: Any, scale_b: Any) -> t
     k, m, n = a.shape[-1], a.shape[-2], b.shape[-1]
     rows, columns = (*a.shape[:-2], m), (*b.shape[:-2], n)
     if all(
-        scale.numel() == 1 or scale.shape in (shape, last)
+        scale.numel() == 1 or same_shape(scale.shape, shape) or same_shape(scale.shape, last)
         for scale, shape, last in (
             (scale_a, rows, (*rows, 1)), (scale_b, columns, (*columns[:-1], 1, n))
         )
@@ -198,10 +204,13 @@ def _made(call: Call) -> Tensor:
         scales = epilogue.scale_a, epilogue.scale_b, epilogue.blocks_a, epilogue.blocks_b
         made = scaled_operator(
             call.a, call.b, epilogue.offs, *scales, call.dtype, not epilogue.fp32_accumulation,
-            epilogue.activation,
+            epilogue.activation, call.batch_invariant,
         )  # fmt: skip
     else:
-        made = operator(call.a, call.b, epilogue.offs, call.out_dtype, epilogue.activation)
+        made = operator(
+            call.a, call.b, epilogue.offs, call.out_dtype, epilogue.activation,
+            call.batch_invariant,
+        )  # fmt: skip
     result: Tensor = made
     return result
 
@@ -211,27 +220,27 @@ def _made(call: Call) -> Tensor:
 
 def _grouped_mm(
     a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None,
-    activation: str | None = None,
+    activation: str | None = None, batch_invariant: bool | None = None,
 ) -> Tensor:  # fmt: skip
     epilogue = Epilogue(activation=activation, offs=offs)
-    return products.product(Call(a, b, epilogue, out_dtype))
+    return products.product(Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant))
 
 
 def _scaled_grouped_mm(
     a: Tensor, b: Tensor, offs: Tensor, scale_a: Tensor | None, scale_b: Tensor | None,
     blocks_a: Tensor | None, blocks_b: Tensor | None, out_dtype: torch.dtype, use_fast_accum: bool,
-    activation: str | None = None,
+    activation: str | None = None, batch_invariant: bool | None = None,
 ) -> Tensor:  # fmt: skip
     epilogue = Epilogue(
         activation=activation, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a,
         blocks_b=blocks_b, fp32_accumulation=not use_fast_accum, offs=offs,
     )  # fmt: skip
-    return products.product(Call(a, b, epilogue, out_dtype))
+    return products.product(Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant))
 
 
 def _fake(
     a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None,
-    activation: str | None = None,
+    activation: str | None = None, batch_invariant: bool | None = None,
 ) -> Tensor:  # fmt: skip
     call = Call(a, b, Epilogue(activation=activation, offs=offs), out_dtype)
     checks.check_groups(call)
@@ -255,21 +264,21 @@ def _register(schema: str, made: Any, fake: Any) -> Any:
 
 operator = _register(
     "grouped_mm(Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None,"
-    " str? activation=None) -> Tensor",
+    " str? activation=None, bool? batch_invariant=None) -> Tensor",
     _grouped_mm,
     _fake,
 )
 scaled_operator = _register(
     "scaled_grouped_mm(Tensor a, Tensor b, Tensor offs, Tensor? scale_a, Tensor? scale_b,"
     " Tensor? blocks_a, Tensor? blocks_b, ScalarType out_dtype, bool use_fast_accum,"
-    " str? activation=None) -> Tensor",
+    " str? activation=None, bool? batch_invariant=None) -> Tensor",
     _scaled_grouped_mm,
     _scaled_fake,
 )
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, offs, _, activation = inputs
+    a, b, offs, _, activation, ctx.batch_invariant = inputs
     if a.dim() == b.dim() == 3:
         raise RuntimeError("triton_ext has no gradient of products with counts")
     needs_a, needs_b, *_ = ctx.needs_input_grad
@@ -282,12 +291,13 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """Each gradient is again a product of the same groups; so are the sums before a gate."""
     a, b, offs = ctx.saved_tensors
     needs_a, needs_b, *_ = ctx.needs_input_grad
+    made = functools.partial(operator, batch_invariant=ctx.batch_invariant)
     if ctx.gate is not None:
-        grad = gradient_of_sums(operator(a, b, offs, grad.dtype), grad, ctx.gate)
+        grad = gradient_of_sums(made(a, b, offs, grad.dtype), grad, ctx.gate)
     grad = grad.to(ctx.type)
-    grad_a = operator(grad, b.mT, offs) if needs_a else None
-    grad_b = operator(a.mT, grad, offs) if needs_b else None
-    return grad_a, grad_b, None, None, None
+    grad_a = made(grad, b.mT, offs) if needs_a else None
+    grad_b = made(a.mT, grad, offs) if needs_b else None
+    return grad_a, grad_b, None, None, None, None
 
 
 torch.library.register_autograd(operator, _backward, setup_context=_keep, lib=_library)

@@ -102,7 +102,7 @@ def _made(dims: int, call: Call, addend: Tensor | None = None) -> Tensor | None:
 def _product(dims: int, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None:
     if a.dtype not in HALF_TYPES:
         return None
-    return _made(dims, call_of((a, b, NOTHING, None, out, False, None)))
+    return _made(dims, call_of((a, b, NOTHING, None, out, False, None, None)))
 
 
 def _addmm(
@@ -111,7 +111,7 @@ def _addmm(
 ) -> Tensor | None:  # fmt: skip
     if a.dtype not in HALF_TYPES:  # factors of complex tensors are complex
         return None
-    call = call_of((a, b, sum_epilogue(addend, b, beta, alpha), None, out, False, None))
+    call = call_of((a, b, sum_epilogue(addend, b, beta, alpha), None, out, False, None, None))
     if beta == 0 and not _takes(2, call, addend):  # whose key knows nothing of the addend
         return None
     return _made(2, call, addend)

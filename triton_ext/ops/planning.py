@@ -67,6 +67,7 @@ class Description:
         out_size: how many bytes of memory out lies in, if that is given.
         reads: the tensors that out must not overlap.
         is_measurable: whether `tuning` measures such products.
+        in_order: whether K must not be divided (`triton_ext.batch_invariant`).
     """
 
     gpu: Gpu
@@ -83,6 +84,7 @@ class Description:
     out_size: int
     reads: tuple[Read, ...]
     is_measurable: bool
+    in_order: bool
 
 
 def described(gpu: Gpu, call: Call) -> Description:
@@ -163,6 +165,7 @@ def described(gpu: Gpu, call: Call) -> Description:
         out_size=0 if out is None else memory_size(out),
         reads=reads,
         is_measurable=not added,
+        in_order=is_batch_invariant(call.batch_invariant),
     )
 
 
@@ -238,7 +241,7 @@ def planned(description: Description, config: KernelSpec | None = None) -> Produ
         and not found.added
         and problem.product.out_type is None
         and problem.element_type in ELEMENT_TYPES
-        and not is_batch_invariant()
+        and not found.in_order
         and copies_outweigh(problem, found.copies, found.memory is not found.shape)
     )
     return ProductPlan(
@@ -261,15 +264,14 @@ def _chosen(found: Description) -> tuple[KernelSpec, Tuned | None]:
     predicts to be the fastest; and what was measured.
     """
     arch, problem, fixed = found.gpu.arch, found.problem, rule() == "fixed"
-    in_order = is_batch_invariant()
     tuned = None if fixed or found.added else lookup(problem, arch)
-    if tuned is not None and in_order:  # torch's own product is not known to be
+    if tuned is not None and found.in_order:  # torch's own product is not known to be
         tuned = tuned._replace(torch_seconds=None) if tuned.config.adds_in_order else None
     if tuned is not None:
         config = tuned.config
     else:
         product = replace(problem.product, **found.added)
-        config = choose_config(arch, product, problem.size, fixed=fixed, in_order=in_order)
+        config = choose_config(arch, product, problem.size, fixed=fixed, in_order=found.in_order)
         if problem.batch > 1 and not config.product.batched:
             config = config.with_fields(batched=True)
     return with_epilogue(config, None if fixed else problem.k, found.applied), tuned

@@ -101,7 +101,7 @@ class ProductPlan:
         if not is_current and (self.index is None or self.index != _current_gpu()):
             with self.launch.gpu.current():
                 return self.run(call, is_current=True)
-        a, b, epilogue, _, out, _, _ = call
+        a, b, epilogue, _, out, _, _, _ = call
         if out is not None:
             c = out
         elif self.index is None:
@@ -191,7 +191,7 @@ def signature(call: Call) -> Signature:
 
     The tensors must be in strided memory, on GPUs.
     """
-    a, b, epilogue, out_dtype, out, linear, config = call
+    a, b, epilogue, out_dtype, out, linear, config, batch_invariant = call
     plain = (
         a.get_device(),
         a.dtype,
@@ -206,6 +206,7 @@ def signature(call: Call) -> Signature:
         linear,
         out_dtype,
         config,
+        batch_invariant,
     )
     if epilogue is NOTHING:
         return plain if out is None else (plain, _described(out))

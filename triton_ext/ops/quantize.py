@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from triton_ext.compat import LAUNCH_OPTIONS
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.device.quantize import quantize
 from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
+from triton_ext.ops.call import Call, is_bare
 from triton_ext.ops.checks import check_kind
 from triton_ext.ops.device import require_gpu
 from triton_ext.ops.scales import blocks_of
@@ -39,10 +42,9 @@ def quantize_1x128(
         DeepGEMM's products take it, with rows contiguous.
     """
     rows = _checked(x, 1, dtype).flatten(0, -2)
-    many, along = len(rows), blocks_of(x.shape[-1])
-    scales = x.new_empty((along, many), dtype=torch.float32).t()
-    made = _quantized(rows.unsqueeze(0), scales.unsqueeze(0), dtype, False, powers_of_two)
-    return made.view(x.shape), scales if x.dim() == 2 else scales.reshape(*x.shape[:-1], along)
+    made, (scales,) = _quantize(rows.unsqueeze(0), dtype, False, powers_of_two)
+    shape = (*x.shape[:-1], scales.shape[1])
+    return made.view(x.shape), scales if x.dim() == 2 else scales.reshape(shape)
 
 
 def quantize_128x128(
@@ -62,9 +64,7 @@ def quantize_128x128(
     if w.dim() > 3:
         raise LayoutError("w.shape", tuple(w.shape), "must have 2 or 3 dimensions")
     matrices = matrices if w.dim() == 3 else matrices.unsqueeze(0)
-    sizes = (len(matrices), *map(blocks_of, w.shape[-2:]))
-    scales = w.new_empty(sizes, dtype=torch.float32)
-    made = _quantized(matrices, scales, dtype, True, powers_of_two)
+    made, scales = _quantize(matrices, dtype, True, powers_of_two)
     return made.view(w.shape), scales if w.dim() == 3 else scales[0]
 
 
@@ -82,12 +82,36 @@ def _checked(x: Tensor, dims: int, dtype: torch.dtype) -> Tensor:
     return x if x.dim() > 1 else x.unsqueeze(0)
 
 
-def _quantized(
-    x: Tensor, scales: Tensor, dtype: torch.dtype, together: bool, powers_of_two: bool
-) -> Tensor:
-    """(matrices, rows, K) in fp8; the scales are written."""
+def _quantize(
+    x: Tensor, dtype: torch.dtype, together: bool, powers_of_two: bool
+) -> tuple[Tensor, Tensor]:
+    """`_quantized`, by the shortest way on which torch sees all that it must know of."""
+    made: tuple[Tensor, Tensor]
+    made = (_quantized if is_bare(Call(x, x)) else _operator)(x, dtype, together, powers_of_two)
+    return made
+
+
+def _empty(x: Tensor, dtype: torch.dtype, together: bool, _: bool = False) -> tuple[Tensor, Tensor]:
+    """(matrices, rows, K) of a type, and fp32 for their scales, in new memory."""
     count, rows, k = x.shape
-    made = torch.empty(x.shape, dtype=dtype, device=x.device)
+    along = blocks_of(k)
+    if together:
+        scales = x.new_empty((count, blocks_of(rows), along), dtype=torch.float32)
+    else:
+        scales = x.new_empty((count, along, rows), dtype=torch.float32).mT
+    return x.new_empty(x.shape, dtype=dtype), scales
+
+
+def _quantized(
+    x: Tensor, dtype: torch.dtype, together: bool, powers_of_two: bool
+) -> tuple[Tensor, Tensor]:
+    """(matrices, rows, K) in fp8, contiguous, and the scales.
+
+    Args:
+        together: whether 128 rows have a scale together; else they are contiguous in the scales.
+    """
+    count, rows, k = x.shape
+    made, scales = _empty(x, dtype, together)
     at_a_time = FP32_SCALE_BLOCK if together else ROWS_AT_A_TIME
     gpu = require_gpu(x.device)
     if x.numel():
@@ -97,4 +121,15 @@ def _quantized(
                 torch.finfo(dtype).max, at_a_time, together, powers_of_two,
                 num_warps=8 if together else 4, **LAUNCH_OPTIONS,
             )  # fmt: skip
-    return made
+    return made, scales
+
+
+_library = torch.library.Library("triton_ext", "FRAGMENT")
+_library.define(
+    "quantize(Tensor x, ScalarType dtype, bool together, bool powers_of_two) -> (Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+for _key in ("CUDA", "CPU"):  # on the host: emulated
+    _library.impl("quantize", _quantized, _key)
+torch.library.register_fake("triton_ext::quantize", _empty, lib=_library)
+_operator: Any = torch.ops.triton_ext.quantize.default

@@ -73,9 +73,10 @@ def _mm(
     residual: Tensor | None = None,
     beta: float = 1,
     alpha: float = 1,
+    batch_invariant: bool | None = None,
 ) -> Tensor:
     epilogue = epilogue_of(bias, activation, residual, beta, alpha)
-    return products.product(Call(a, b, epilogue, out_dtype))
+    return products.product(Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant))
 
 
 def _bmm(
@@ -99,26 +100,29 @@ def _scaled_mm(
     blocks_b: Tensor | None = None,
     use_fast_accum: bool = True,
     activation: str | None = None,
+    batch_invariant: bool | None = None,
 ) -> Tensor:
     epilogue = Epilogue(
         bias, activation, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a, blocks_b=blocks_b,
         fp32_accumulation=not use_fast_accum,
     )  # fmt: skip
-    return products.product(Call(a, b, epilogue, dtype))
+    return products.product(Call(a, b, epilogue, dtype, batch_invariant=batch_invariant))
 
 
 mm = _register(
     # What shards it depends on the types and the activation: DTensor keeps a placement under the
     # arguments from the first integer on, and a type is one.
     "mm(Tensor a, Tensor b, Tensor? bias=None, ScalarType? out_dtype=None,"
-    " str? activation=None, Tensor? residual=None, float beta=1, float alpha=1) -> Tensor",
+    " str? activation=None, Tensor? residual=None, float beta=1, float alpha=1,"
+    " bool? batch_invariant=None) -> Tensor",
     2,
     _mm,
     3,
 )
 bmm = _register(
     "bmm(Tensor a, Tensor b, ScalarType? out_dtype=None, Tensor? bias=None,"
-    " str? activation=None, Tensor? residual=None, float beta=1, float alpha=1) -> Tensor",
+    " str? activation=None, Tensor? residual=None, float beta=1, float alpha=1,"
+    " bool? batch_invariant=None) -> Tensor",
     3,
     _bmm,
     2,
@@ -126,7 +130,7 @@ bmm = _register(
 scaled_mm = _register(
     "scaled_mm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias,"
     " ScalarType out_dtype, Tensor? blocks_a=None, Tensor? blocks_b=None,"
-    " bool use_fast_accum=True, str? activation=None) -> Tensor",
+    " bool use_fast_accum=True, str? activation=None, bool? batch_invariant=None) -> Tensor",
     2,
     _scaled_mm,
     5,
@@ -135,25 +139,23 @@ scaled_mm = _register(
 
 def by_operators(call: Call) -> Tensor:
     """`triton_ext.ops.products.product` of a call without scales, by the operators."""
-    a, b, epilogue, out_dtype, *_ = call.upright
+    call = call.upright
+    a, b, epilogue = call.a, call.b, call.epilogue
     if b.dim() == 3:
-        return _bmm_of(a, b, epilogue, out_dtype)
+        return bmm(a, b, call.out_dtype, epilogue.bias, *_others(call))
     lead, n = a.shape[:-1], b.shape[1]
     residual = epilogue.residual  # there is none with a gate
     if residual is not None and len(lead) > 1:
-        epilogue = epilogue._replace(residual=residual.expand(*lead, n).flatten(0, -2))
-    made = _mm_of(a.flatten(0, -2), b, epilogue, out_dtype)
+        rows = residual.expand(*lead, n).flatten(0, -2)
+        call = call._replace(epilogue=epilogue._replace(residual=rows))
+    made = mm(a.flatten(0, -2), b, epilogue.bias, call.out_dtype, *_others(call))
     return made if len(lead) == 1 else made.view(*lead, made.shape[-1])
 
 
-def _mm_of(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | None) -> Tensor:
-    bias, activation, residual, beta, alpha, *_ = epilogue
-    return mm(a, b, bias, out_dtype, activation, residual, beta, alpha)
-
-
-def _bmm_of(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | None) -> Tensor:
-    bias, activation, residual, beta, alpha, *_ = epilogue
-    return bmm(a, b, out_dtype, bias, activation, residual, beta, alpha)
+def _others(call: Call) -> tuple[Any, ...]:
+    """The arguments that `mm` and `bmm` end with."""
+    _, activation, residual, beta, alpha, *_ = call.epilogue
+    return activation, residual, beta, alpha, call.batch_invariant
 
 
 # ------------------------------------------------------------------------------- gradients
@@ -171,7 +173,7 @@ def _keep_bmm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _keep(
     ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None,
-    residual: Tensor | None, beta: float, alpha: float,
+    residual: Tensor | None, beta: float, alpha: float, batch_invariant: bool | None,
 ) -> None:  # fmt: skip
     gated = activation in GATES
     if activation is not None and not gated:
@@ -180,18 +182,18 @@ def _keep(
     kept = a if needs_b or gated else None, b if needs_a or gated else None
     ctx.save_for_backward(*kept, bias if gated else None)
     ctx.gate = activation
-    ctx.type, ctx.beta, ctx.alpha = a.dtype, beta, alpha
+    ctx.type, ctx.beta, ctx.alpha, ctx.batch_invariant = a.dtype, beta, alpha, batch_invariant
     ctx.residual_shape = None if residual is None else residual.shape
 
 
 def _mm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     grad_a, grad_b, grad_bias, grad_residual = _gradients(ctx, grad, mm, bias=2)
-    return grad_a, grad_b, grad_bias, None, None, grad_residual, None, None
+    return grad_a, grad_b, grad_bias, None, None, grad_residual, None, None, None
 
 
 def _bmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     grad_a, grad_b, grad_bias, grad_residual = _gradients(ctx, grad, bmm, bias=3)
-    return grad_a, grad_b, None, grad_bias, None, grad_residual, None, None
+    return grad_a, grad_b, None, grad_bias, None, grad_residual, None, None, None
 
 
 def _gradients(
@@ -201,15 +203,16 @@ def _gradients(
     # arguments that have their default are not forwarded, and not counted
     needs = (*ctx.needs_input_grad, *(False,) * 8)
     a, b, added = ctx.saved_tensors
+    made = functools.partial(operator, alpha=ctx.alpha, batch_invariant=ctx.batch_invariant)
     if ctx.gate is not None:
-        sums = operator(a, b, bias=added, out_dtype=grad.dtype, alpha=ctx.alpha)
+        sums = made(a, b, bias=added, out_dtype=grad.dtype)
         grad = gradient_of_sums(sums, grad, ctx.gate)
     grad_bias = grad.flatten(0, -2).sum(0) if needs[bias] else None
     grad_residual = (ctx.beta * grad).sum_to_size(ctx.residual_shape) if needs[5] else None
-    grad, alpha = grad.to(ctx.type), ctx.alpha
+    grad = grad.to(ctx.type)
     return (
-        operator(grad, b.mT, alpha=alpha) if needs[0] else None,
-        operator(a.mT, grad, alpha=alpha) if needs[1] else None,
+        made(grad, b.mT) if needs[0] else None,
+        made(a.mT, grad) if needs[1] else None,
         grad_bias,
         grad_residual,
     )
@@ -226,6 +229,7 @@ def _mm_of_batch(
     info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None, activation: str | None = None,
     residual: Tensor | None = None, beta: float = 1, alpha: float = 1,
+    batch_invariant: bool | None = None,
 ) -> tuple[Tensor, int]:  # fmt: skip
     """One product if only a has the new dimension, else `bmm`."""
     a_dim, b_dim, bias_dim, _, _, residual_dim, *_ = (*in_dims, *(None,) * 6)
@@ -234,14 +238,15 @@ def _mm_of_batch(
     epilogue = Epilogue(bias, activation, residual, beta, alpha)
     shape = a.shape[1], b.shape[-1]
     early, late = _epilogues_of_batch(info, shape, epilogue, bias_dim, residual_dim)
-    return finished(by_operators(Call(a, b, early, out_dtype)), late), 0
+    call = Call(a, b, early, out_dtype, batch_invariant=batch_invariant)
+    return finished(by_operators(call), late), 0
 
 
 def _bmm_of_batch(
     info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor,
     out_dtype: torch.dtype | None = None, bias: Tensor | None = None,
     activation: str | None = None, residual: Tensor | None = None, beta: float = 1,
-    alpha: float = 1,
+    alpha: float = 1, batch_invariant: bool | None = None,
 ) -> tuple[Tensor, int]:  # fmt: skip
     """A larger batch."""
     a_dim, b_dim, _, bias_dim, _, residual_dim, *_ = (*in_dims, *(None,) * 6)
@@ -251,8 +256,9 @@ def _bmm_of_batch(
     early, late = _epilogues_of_batch(info, shape, epilogue, bias_dim, residual_dim)
     if early.residual is not None:
         early = early._replace(residual=early.residual.flatten(0, 1))
-    made = by_operators(Call(a.flatten(0, 1), b.flatten(0, 1), early, out_dtype))
-    return finished(made.unflatten(0, a.shape[:2]), late), 0
+    a, b, lead = a.flatten(0, 1), b.flatten(0, 1), a.shape[:2]
+    call = Call(a, b, early, out_dtype, batch_invariant=batch_invariant)
+    return finished(by_operators(call).unflatten(0, lead), late), 0
 
 
 def _epilogues_of_batch(

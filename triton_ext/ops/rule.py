@@ -82,12 +82,18 @@ INVARIANT_VARIABLE = "TRITON_EXT_BATCH_INVARIANT"
 _invariant: bool | None = None
 
 
-def is_batch_invariant() -> bool:
-    """What `batch_invariant` has said last; else what the environment says.
+def is_batch_invariant(asked: bool | None = None) -> bool:
+    """What a call asks for; else what `batch_invariant` has said last; else what the environment
+    says.
+
+    Args:
+        asked: the call's keyword.
 
     Raises:
         LayoutError: the environment says something else.
     """
+    if asked is not None:
+        return asked
     if _invariant is not None:
         return _invariant
     value = os.environ.get(INVARIANT_VARIABLE, "0")
@@ -135,7 +141,8 @@ def batch_invariant(enabled: bool = True) -> BatchInvariant:
     elements of 16 bits, 32 of 8, or 8 of tf32 to a sum at a time; sums of fp8 that are promoted, or
     scaled by blocks, are added by 128 elements in fp32; then scales, bias, residual and activation
     follow in fp32. It holds for products of one matrix, of batches and of groups, in every run; not
-    for those with a ``config``, or of types that `drop_in` leaves to PyTorch.
+    for those with a ``config``, or of types that `drop_in` leaves to PyTorch. The keyword
+    ``batch_invariant`` of a product says so of this product and its gradients alone.
 
     Args:
         enabled: False for the free choice, whatever the environment says.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -55,6 +56,14 @@ def fp32_scales(blocks: Tensor, rows: int) -> ScalesInMemory:
     return ScalesInMemory(together, "K", along, True)
 
 
+def same_shape(found: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether shapes are equal; not by "in", which torch's compiler gets wrong of symbols."""
+    return len(found) == len(wanted) and all(
+        size == other for size, other in zip(found, wanted, strict=True)
+    )
+
+
 def have_blocks(blocks: Tensor, rows: int, k: int) -> bool:
     """Whether (rows or blocks of rows, along K) are the scales of an operand (rows, K)."""
-    return blocks.shape[-2] in (rows, blocks_of(rows)) and blocks.shape[-1] == blocks_of(k)
+    many, along = blocks.shape[-2:]
+    return (many == rows or many == blocks_of(rows)) and along == blocks_of(k)

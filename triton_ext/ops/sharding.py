@@ -90,12 +90,12 @@ def _mm(
     out_dtype: torch.dtype | None = None,
     activation: str | None = None,
     residual: Any = None,
-    *factors: float,
+    *others: Any,
 ) -> list[tuple[Placements, Placements]]:
     added = _summands("mn", bias, residual)
     linear = activation is None and out_dtype not in FP8_TYPES
     return [
-        (out, [*placed, added[0], None, None, added[1], None, None])
+        (out, [*placed, added[0], None, None, added[1], None, None, None])
         for out, placed, added in _rules(
             "mn", ("mk", "kn"), added, letters=_letters("mn", activation), linear=linear
         )
@@ -110,12 +110,12 @@ def _bmm(
     bias: Any = None,
     activation: str | None = None,
     residual: Any = None,
-    *factors: float,
+    *others: Any,
 ) -> list[tuple[Placements, Placements]]:
     added = _summands("bmn", bias, residual)
     linear = activation is None and out_dtype not in FP8_TYPES
     return [
-        (out, [*placed, None, added[0], None, added[1], None, None])
+        (out, [*placed, None, added[0], None, added[1], None, None, None])
         for out, placed, added in _rules(
             "bmn", ("bmk", "bkn"), added, letters=_letters("bmn", activation), linear=linear
         )
@@ -134,6 +134,7 @@ def _scaled_mm(
     blocks_b: Any = None,
     use_fast_accum: bool = True,
     activation: str | None = None,
+    batch_invariant: bool | None = None,
 ) -> list[tuple[Placements, Placements]]:
     """Scales of blocks lie in pieces of 128 rows, or are of so many: shards must be made of whole
     ones, unless each row has its own. Those of fp32 are a matrix.
@@ -156,7 +157,7 @@ def _scaled_mm(
     linear = blocks_a is None and activation is None and out_dtype not in FP8_TYPES
     bias_dims = None if bias is None else "n"
     return [
-        (out, [*placed[:4], *added, None, *placed[4:], None, None])
+        (out, [*placed[:4], *added, None, *placed[4:], None, None, None])
         for out, placed, added in _rules(
             "mn",
             ("mk", "kn", *scales, *blocks),
@@ -182,11 +183,12 @@ def _grouped_mm(
     offs: Any,
     out_dtype: torch.dtype | None = None,
     activation: str | None = None,
+    batch_invariant: bool | None = None,
 ) -> list[tuple[Placements, Placements]]:
     output, of_a, of_b, letters = GROUPED[GROUPS[len(a.shape), len(b.shape)]]
     linear = "k" in letters and activation is None and out_dtype not in FP8_TYPES
     letters = _letters(letters.replace("k", ""), activation)
     return [
-        (out, [*placed, None, None])
+        (out, [*placed, None, None, None])
         for out, placed, _ in _rules(output, (of_a, of_b, "g"), letters=letters, linear=linear)
     ]
