@@ -52,7 +52,7 @@ def test_a_seed_is_one_change_of_the_text():
         "stage freed early", "constant phase", "cp.async.bulk.wait_group dropped",
         "wait_group one too many",
     }  # fmt: skip
-    assert "@%p1 mbarrier.init.shared::cta.b64 [%r1], 1+1;" in changed["arrival count"]
+    assert "@%p1 mbarrier.init.shared::cta.b64 [%r1], 2;" in changed["arrival count"]
     assert "wait_group.read 1;" in changed["wait_group one too many"]
     early = changed["stage freed early"]
     assert early.index("mbarrier.arrive") < early.index("ld.shared")

@@ -94,8 +94,8 @@ def _changes(each: Instruction, text: str) -> Iterator[tuple[str, str]]:
             yield "constant phase", f"{guard}{constant}"
     elif opcode.startswith("tcgen05.commit"):
         yield "commit doubled", f"{text}\n\t{text}"
-    elif opcode.startswith("mbarrier.init"):
-        yield "arrival count", f"{guard}{opcode} {operands[0]}, {operands[1]}+1;"
+    elif opcode.startswith("mbarrier.init") and operands[1].isdecimal():
+        yield "arrival count", f"{guard}{opcode} {operands[0]}, {int(operands[1]) + 1};"
     elif ".expect_tx" in opcode:
         other = f"%other{each.line}"
         counted = f"{opcode} {', '.join((*operands[:-1], other))};"
@@ -164,6 +164,8 @@ def verdicts(launched: Launched, mutation: Mutation) -> list[str]:
             if ":" in launched.results[schedule]:
                 raise RuntimeError(f"{launched.name}: {launched.results[schedule]}")
         text = launched.outcome(mutation.of(launched.ptx), schedule, 60)
+        if text.startswith("UnsupportedInstruction"):
+            raise RuntimeError(f"{launched.name}, {mutation}: no kernel: {text}")
         if ":" not in text:
             text = "silent" if text == launched.results[schedule] else "another result"
         found.append(text)
