@@ -18,6 +18,7 @@ prompt's logits are from torch's, over the norm of these.
 from __future__ import annotations
 
 import contextlib
+import functools
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -99,8 +100,8 @@ def scaled_linear(
 
 def moe(layers: int, size: int = 2048) -> Any:
     """A Qwen3-MoE."""
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM  # type: ignore
-    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS  # type: ignore
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register("triton_ext", experts)
     config = Qwen3MoeConfig(
@@ -115,7 +116,7 @@ def moe(layers: int, size: int = 2048) -> Any:
 def fp8(layers: int, size: int = 4096) -> Any:
     """A dense Qwen3 in fp8."""
     from transformers import FineGrainedFP8Config, Qwen3Config, Qwen3ForCausalLM
-    from transformers.integrations import finegrained_fp8  # type: ignore
+    from transformers.integrations import finegrained_fp8
 
     finegrained_fp8.fp8_linear = scaled_linear
     config = Qwen3Config(
@@ -223,7 +224,7 @@ def _model_rows(name: str, layers: int, rounds: int, compiled: bool) -> Iterator
             forward = torch.compile(model.forward, dynamic=False) if compiled else model.forward
             decoding = Decoding(model, forward)
             kept.append(decoding)
-            eager[title] = _seconds(lambda d=decoding: d(0), rounds)  # type: ignore[misc]
+            eager[title] = _seconds(functools.partial(decoding, 0), rounds)
             graphs["prompt"][title] = graph_of(whole, 1)
             held: list[Tensor] = []
 

@@ -93,7 +93,7 @@ class Case(NamedTuple):
 
 
 def _model(family: Family) -> Any:
-    import transformers  # type: ignore[import-not-found, unused-ignore]
+    import transformers
 
     fields = dict(family.fields)
     if family.argument == "input_ids":
@@ -136,7 +136,7 @@ def _graphed(step: Step) -> tuple[Step, Step]:
 
 def _decoding(model: Any, batch: int) -> Step:
     """A token for each sequence of a batch; the place in the cache is the same each time."""
-    from transformers import StaticCache  # type: ignore[import-not-found, unused-ignore]
+    from transformers import StaticCache
 
     cache = StaticCache(model.config, max_cache_len=2 * CONTEXT)
     tokens = torch.randint(1, VOCABULARY, (batch, CONTEXT), device="cuda")

@@ -358,7 +358,7 @@ DONE:
 
 
 def test_blocks_that_count_their_tiles_get_second_ones():
-    """Of eight blocks and as many tiles: what each number of blocks side by side makes of it."""
+    """Eight blocks share as many tiles: each number of blocks side by side is drawn."""
     text = module(PARAMETERS, f"{INIT} ld.param.u64 %rd1, [out];\n{COUNTER}", "sm_90a")
     shares = set()
     for seed in range(12):

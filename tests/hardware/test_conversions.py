@@ -113,7 +113,7 @@ def test_triton_does_what_is_predicted(site, seed):
 
 
 def test_the_wavefronts_are_what_the_emulated_gpu_counts():
-    """Of drawn conversions that Triton compiled, with the addresses that the PTX computes."""
+    """The wavefronts of drawn conversions, at the addresses that Triton's PTX computes."""
     pytest.importorskip("triton")
     jobs = [job for job in convert_layout.jobs(11, some(8)) if job["arch"] >= 90]
     release, results = convert_layout.compiled(jobs, None)

@@ -180,7 +180,7 @@ def _left_out(program: Program, group: Sequence[int]) -> tuple[Program, set[int]
 
 
 class _Known:
-    """Of a cluster: which instruction each event comes from."""
+    """The instruction that each event of a cluster comes from."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -252,7 +252,7 @@ class _Teller(Observer):
                     self._seen[at].setdefault(key, {})[cluster.agent_name(other)] = None
 
     def told(self) -> Iterator[Told]:
-        """Of each wait."""
+        """What each wait at the line tells."""
         for at, times in self._times.items():
             parts: dict[bool, list[str]] = {True: [], False: []}
             for (opcode, where), who in self._seen[at].items():
