@@ -66,11 +66,10 @@ class Launched:
     results: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def digest(self, ptx: str, schedule: str) -> str:
-        """Of all memory after a run."""
-        digest = hashlib.sha256()
-        for each in self.run(ptx, schedule).launch.memory.allocations:
-            digest.update(each.data.tobytes())
-        return digest.hexdigest()
+        """Of all memory after a run, wherever the host put each part of it for that run."""
+        memory = self.run(ptx, schedule).launch.memory
+        parts = sorted(hashlib.sha256(each.data).digest() for each in memory.allocations)
+        return hashlib.sha256(b"".join(parts)).hexdigest()
 
     def outcome(self, ptx: str, schedule: str, limit: float) -> str:
         """A digest of all memory after a run in a fork, or what went wrong."""
