@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from os.path import dirname
 
 from triton_ext.errors import LayoutError
+from triton_ext.ptx.constant_expressions import INTEGER, folded, literal
 from triton_ext.splitting import split_arguments
 
 
@@ -30,7 +31,8 @@ class Instruction:
 
     Attributes:
         opcode: the opcode with its modifiers, such as ``add.s32``.
-        operands: their texts, split at the top level: ``%r1``, ``[%r2+16]``, ``{%r1, %r2}``, ``7``.
+        operands: their texts, split at the top level: ``%r1``, ``[%r2+16]``, ``{%r1, %r2}``, ``7``;
+            constant expressions are evaluated.
         predicate: the guard: ``%p1`` or ``!%p1``, or "" if there is none.
         line: the line of the PTX text, counted from 1.
         source: the line of the program that it was compiled from, if the PTX says so. Of a function
@@ -165,7 +167,7 @@ _TYPE = re.compile(
     r"\.(pred|[bsuf](?:8|16|32|64|128)|bf16|f16x2|bf16x2|texref|surfref|samplerref)\b"
 )
 _DECLARATOR = re.compile(
-    r"\s*([\w$%.]+)\s*(?:<(\d+)>)?((?:\s*\[\s*\d*\s*\])*)\s*(?:=\s*(.*))?$", re.DOTALL
+    r"\s*([\w$%.]+)\s*(?:<(\d+)>)?((?:\s*\[\s*\w*\s*\])*)\s*(?:=\s*(.*))?$", re.DOTALL
 )
 _TUNING = re.compile(
     r"\.(reqntid|maxntid|reqnctapercluster|maxclusterrank|minnctapersm|maxnreg)\s+([\d,\s]+)"
@@ -299,8 +301,9 @@ def _variables(match: re.Match[str], scope: tuple[int, ...]) -> Iterator[Variabl
             continue
         name, count, dimensions, initializer = declared.groups()
         elements: int | None = 1
-        for size in re.findall(r"\[\s*(\d*)\s*\]", dimensions):
-            elements = elements * int(size) if size and elements is not None else None
+        for size in re.findall(r"\w+|\[\s*\]", dimensions):
+            length = immediate(folded(size))
+            elements = elements * length if length is not None and elements is not None else None
         yield Variable(
             name,
             match["space"].split("::")[0],
@@ -308,7 +311,7 @@ def _variables(match: re.Match[str], scope: tuple[int, ...]) -> Iterator[Variabl
             int(count) if count else None,
             elements,
             int(align[1]) if align and align.start() < found.start() else max(1, bits // 8),
-            (initializer or "").strip(),
+            folded((initializer or "").strip()),
             scope,
         )
 
@@ -371,7 +374,7 @@ class _Body:
                 instructions.append(
                     Instruction(
                         opcode,
-                        split_operands(" ".join(operands.split())),
+                        split_operands(folded(" ".join(operands.split()))),
                         "".join(guard.split()) if guard else "",
                         bisect_right(newlines, found.start("guard" if guard else "opcode")) + 1,
                         source,
@@ -408,8 +411,8 @@ class _Body:
                 break
 
 
-INTEGER_LITERAL = re.compile(r"([-+]?)\s*(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
-"""``7``, ``-0x10``, ``0b11``, ``7U`` (PTX ISA, "Integer Constants")."""
+INTEGER_LITERAL = re.compile(rf"([-+]?)\s*({INTEGER})U?")
+"""``7``, ``-0x10``, ``0b11``, ``017``, ``7U`` (PTX ISA, "Integer Constants")."""
 
 
 def immediate(text: str) -> int | None:
@@ -419,6 +422,5 @@ def immediate(text: str) -> int | None:
     match = INTEGER_LITERAL.fullmatch(text)
     if match is None:
         return None
-    value = int(match[2], 0) if match[2][:2].lower() in ("0x", "0b") else int(match[2])
-    value = -value if match[1] == "-" else value
+    value = -literal(match[2]) if match[1] == "-" else literal(match[2])
     return value if -(1 << 63) <= value < 1 << 64 else None
