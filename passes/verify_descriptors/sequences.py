@@ -63,7 +63,7 @@ class Sequences:
         result: what was found so far: where allocations begin.
         expected: what each operation must become, by its `id`.
         allowed: the `id` of what each group may be, by the group's `id`.
-        position: the group of each instruction, by its `id`, and the place in it.
+        position: the group of each instruction, by its `id`, and its index in it.
         moves, transfers: the operations on shared and on tensor memory, by their `id`.
     """
 
@@ -125,7 +125,7 @@ class Sequences:
         else:
             result.moves += result.pending
         if expected.end.is_early:
-            findings.unproven[f"executions after the first ones: {expected.end.words}"] += 1
+            findings.unproven[f"executions after the first ones: {expected.end.reason}"] += 1
         elif result.at < len(events):
             findings.differ(
                 None, events[result.at].instruction, _HOW_OFTEN, "as often as its operation",
@@ -136,7 +136,7 @@ class Sequences:
                 None, found.poison[0], "its condition", "one of the kernel's", found.poison[1]
             )
         elif found.end.is_early:
-            findings.unproven[f"the end of the PTX: {found.end.words}"] += 1
+            findings.unproven[f"the end of the PTX: {found.end.reason}"] += 1
         return result
 
     def execution(self, event: ExecutedOperation, result: Partition) -> bool:
@@ -237,7 +237,7 @@ class Sequences:
 
     def stopped(self, result: Partition, operation: Operation) -> None:
         """The PTX executes no more, but the module does."""
-        end = result.thread.end.words
+        end = result.thread.end.reason
         if result.thread.poison is not None:
             instruction, poison = result.thread.poison
             result.found.differ(

@@ -19,7 +19,7 @@ from triton_ext.passes.verify_descriptors.meaning.expectations import ModuleExpe
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected
 from triton_ext.passes.verify_descriptors.meaning.kinds import kind_of
 from triton_ext.passes.verify_descriptors.meaning.tiles import view_offset
-from triton_ext.passes.verify_descriptors.memory.allocations import compare_places
+from triton_ext.passes.verify_descriptors.memory.allocations import compare_regions
 from triton_ext.passes.verify_descriptors.memory.bytes import compare_bytes
 from triton_ext.passes.verify_descriptors.memory.stores import (
     DATA_OF_STORES,
@@ -328,7 +328,8 @@ class TraceComparison(Sequences):
                 if not result.differences and not each.block.lane:
                     compare_transfers(each.block, result, each.transfers, each.thread, last)
             if not result.differences:
-                compare_places(self.module, result, self.lives, result.starts, self.launched.shared)
+                shared = self.launched.shared
+                compare_regions(self.module, result, self.lives, result.starts, shared)
             if not self.result.of_the_kernel:
                 is_open = self.ctas > 1 or self.copied_besides
                 compare_bytes(self.result, traces, self.expected, is_open=is_open)

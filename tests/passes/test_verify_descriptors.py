@@ -571,7 +571,7 @@ def test_a_trace_of_ptx():
     ]
     assert [(address, before) for _, address, before in trace.accesses] == [(4168, 2), (4168, 5)]
     assert Tracer(kernel, copy, given_).run(32, 3).end.why is Why.LONG
-    assert "is not known" in Tracer(kernel, copy, {}).run(0, 9).end.words
+    assert "is not known" in Tracer(kernel, copy, {}).run(0, 9).end.reason
 
 
 RARE = """
@@ -617,7 +617,7 @@ def test_a_branch_on_elements():
     assert [each.instruction.opcode for each in trace.events] == ["copy", "use"]
     assert all(isinstance(value, Poison) for value in trace.events[1].operands)
     assert trace.poison is None
-    assert "PTX line 16 is not known" in trace.end.words
+    assert "PTX line 16 is not known" in trace.end.reason
     for inside in ("copy [%r9], [%rd1, {7, 7}];", "ld.shared.b32 %r4, [symbol];", "ret;"):
         trace = traced(RARE.replace("mov.b32 %r4, 3;", inside))
         assert trace.events == []
@@ -685,7 +685,7 @@ module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:90"} {
         (0, 0, contents(1 << 20, 4)), (3, 2, contents((1 << 20) + 12, 4)), (1, 1, (memory, 0)),
     ]  # fmt: skip
     assert (
-        traced(TrialLaunch({}, (0, 0, 0), (1, 1, 1))).end.words
+        traced(TrialLaunch({}, (0, 0, 0), (1, 1, 1))).end.reason
         == "how often a loop runs is not known"
     )
     assert len(traced(TrialLaunch({0: 0, 1: 5}, (0, 0, 0), (1, 1, 1)), 2).events) == 2

@@ -137,8 +137,8 @@ class Execution:
         """The mbarrier of an instruction, which is its only address."""
         if value is None:
             return
-        places = [i for i, text in enumerate(event.instruction.operands) if text[:1] == "["]
-        address = _number(event.operands[places[0]]) if places else None
+        addresses = [i for i, text in enumerate(event.instruction.operands) if text[:1] == "["]
+        address = _number(event.operands[addresses[0]]) if addresses else None
         self._address(value, address, 0, event.instruction, "the mbarrier")
 
     def _numbers(self, one: Expected, event: ExecutedInstruction) -> None:

@@ -13,7 +13,7 @@ from triton_ext.ptx.parse import Kernel
 
 @dataclass(frozen=True)
 class Bases:
-    """Where memory begins that the compiler does not place.
+    """Where memory begins that the compiler does not allocate.
 
     Attributes:
         shared: the first dynamic byte of shared memory.

@@ -200,7 +200,7 @@ class ModuleTracer:
                 self._use(operation, known)
             if self._visits > _MAX_VISITS:
                 end = long("operations", _location(operation))
-                raise Stopped(end.words, end.why)
+                raise Stopped(end.reason, end.why)
             if id(operation) in self.wanted:
                 operands = tuple(known.get(value) for value in operation.operands)
                 if operation.name in _GATHERS:

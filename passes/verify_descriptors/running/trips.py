@@ -111,8 +111,8 @@ def _tiles(module: MlirModule) -> Mapping[Value, int]:
         while pending:
             value = pending.pop()
             following = [*after.get(value, ())]
-            for user, place in value.uses:
-                most = max(most, _unit(user, place))
+            for user, index in value.uses:
+                most = max(most, _unit(user, index))
                 if integer_operation(user) is not None and user.name not in _DIVISIONS:
                     following += user.results
             pending += [each for each in following if each not in seen]
@@ -121,14 +121,14 @@ def _tiles(module: MlirModule) -> Mapping[Value, int]:
     return found
 
 
-def _unit(user: Operation, place: int) -> int:
+def _unit(user: Operation, index: int) -> int:
     """The number by which an operation divides its operand, or counts to it; 1 if it does not."""
     number = None
-    if user.name == "scf.for" and place == 1:
+    if user.name == "scf.for" and index == 1:
         number = integer_constant(user.operands[2])
-    elif user.name in _DIVISIONS and place == 0:
+    elif user.name in _DIVISIONS and index == 0:
         number = integer_constant(user.operands[1])
-    elif user.name in ("arith.shrsi", "arith.shrui") and place == 0:
+    elif user.name in ("arith.shrsi", "arith.shrui") and index == 0:
         shift = integer_constant(user.operands[1])
         number = None if shift is None else 1 << min(shift, 12)
     return number if number is not None and 0 < number <= 4096 else 1
