@@ -3,9 +3,9 @@
 ``python tests/support/foreign.py [--projects A B] [--arch sm_90] [--folder .foreign] [--write]``
 installs each project of `foreign_cases` into a folder of its own, without what it depends on, and
 runs its kernels at small sizes in a process of its own: under three schedules, and in strict mode,
-with all passes on, those that rewrite too. It prints a table; ``--write`` makes
-``docs/reference/foreign.md`` of it, and of the rows there that were not run. It ends with status 1 if a kernel does not come out right, or a
-pass finds an error in one.
+with all passes on, those that rewrite too. It prints a table; ``--write`` writes its rows into
+``docs/reference/foreign.md``. It ends with status 1 if a kernel does not come out right, or a pass
+finds an error in one.
 """
 
 from __future__ import annotations
