@@ -184,7 +184,9 @@ def main() -> int:
         binary = folder / "programs" / program.name
         if not binary.exists():
             compiled(program, folder, binary.parent)
-        for mutant in judged(Foreign.of(program, binary), arguments.each, arguments.seed):
+        one = Foreign.of(program, binary)
+        print(name, "as it is:", one.all_schedules(one.ptx, LIMIT), flush=True)
+        for mutant in judged(one, arguments.each, arguments.seed):
             found.append(mutant)
             said = {each.splitlines()[0][:160] for each in mutant["told"]}
             print(name, mutant["kind"], mutant["line"], said, mutant["all"][:80], flush=True)
