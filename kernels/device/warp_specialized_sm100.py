@@ -491,7 +491,7 @@ def pipeline_of(a_tiles, b_tiles, scales, fp32_scales, PLAN: gl.constexpr):
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=COMMITS)
-    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, scales, fp32_scales, None)
+    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, scales, fp32_scales, None, None)
 
 
 @gluon.jit
