@@ -203,7 +203,10 @@ def groups_of(values, tiling, a_desc, b_desc, c_desc, k_extent, PLAN: gl.constex
         a_desc, b_desc, c_desc: the kernel's descriptors, one of which has a matrix for each group.
     """
     of_b = b_desc.shape[0] // (2 if PLAN.gated else 1)
-    number = gl.maximum(gl.maximum(a_desc.shape[0], of_b), c_desc.shape[0])
+    if PLAN.gathered is None:
+        number = gl.maximum(gl.maximum(a_desc.shape[0], of_b), c_desc.shape[0])
+    else:  # A may be no batch
+        number = a_desc.shape[0] if PLAN.tile.swap_ab else of_b
     number = number.to(gl.int32)
     DIM: gl.constexpr = PLAN.groups.dim
     if DIM == ROWS:
@@ -237,8 +240,8 @@ class GroupStores:
 
     Attributes:
         pointer: C's address.
-        rows: the address of the numbers of the rows of C, int32, to which its rows are stored, where
-            they are not stored in their order; else None. One that is no row is not stored.
+        rows: where it is kept to which row of C each row goes, int32; None if they go in order. One
+            that is no row of C is not stored.
         DIM: what groups divide.
     """
 

@@ -31,7 +31,7 @@ from triton_ext.kernels.device.fp32_scales import Fp32Scales
 from triton_ext.kernels.device.matrices import load_tile
 from triton_ext.kernels.device.peers import Peers
 from triton_ext.kernels.device.row_gather import ARRIVALS as ARRIVALS_OF_ROWS
-from triton_ext.kernels.device.row_gather import RowGather
+from triton_ext.kernels.device.row_gather import RowGather, RowsByTma
 from triton_ext.kernels.device.staged_scales import ARRIVALS, StagedScales, own_address
 
 ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
@@ -169,7 +169,7 @@ class Pipeline:
     scales: BlockScales | gl.constexpr
     fp32_scales: Fp32Scales | gl.constexpr
     staged: StagedScales | gl.constexpr
-    rows: RowGather | gl.constexpr
+    rows: RowGather | RowsByTma | gl.constexpr
 
     @gluon.jit
     def first(self):
@@ -208,9 +208,12 @@ class Pipeline:
         UNIT_M: gl.constexpr = self.a_tiles.shape[1] // TILE.cluster_k
         OWN_M: gl.constexpr = UNIT_M // BELOW
         SHARED: gl.constexpr = TILE.cluster_k == 1
-        # Rows of A may come by others' copies.
-        OTHERS_LEFT: gl.constexpr = self.rows is not None and not TILE.swap_ab
-        OTHERS_RIGHT: gl.constexpr = self.rows is not None and TILE.swap_ab
+        # Rows of A may come by copies of their own, on Hopper by other warps.
+        ROWS_LEFT: gl.constexpr = self.rows is not None and not TILE.swap_ab
+        ROWS_RIGHT: gl.constexpr = self.rows is not None and TILE.swap_ab
+        ROWS_HERE: gl.constexpr = self.rows is not None and TILE.arch == 100
+        COUNTS_LEFT: gl.constexpr = ROWS_HERE or not ROWS_LEFT
+        COUNTS_RIGHT: gl.constexpr = ROWS_HERE or not ROWS_RIGHT
         scales = self.scales
         scale_bytes: gl.constexpr = (
             0 if scales is None else scales.a_desc.nbytes_per_cta + scales.b_desc.nbytes_per_cta
@@ -227,12 +230,12 @@ class Pipeline:
         mbarrier.expect(
             barrier,
             scale_bytes
-            + (0 if OTHERS_LEFT else left_bytes)
-            + (0 if OTHERS_RIGHT else right_bytes + edge_bytes),
+            + (left_bytes if COUNTS_LEFT else 0)
+            + (right_bytes + edge_bytes if COUNTS_RIGHT else 0),
         )
         block = block_of_cluster()
         row, column = block % BELOW, block // BELOW
-        if OTHERS_LEFT:
+        if ROWS_LEFT:
             pass
         elif LEFT is not None:
             copy_boxes(operands.a, LEFT, self.left_tile(slot, 0), barrier, work.matrix,
@@ -241,7 +244,7 @@ class Pipeline:
             for part in gl.static_range(PARTS):
                 operands.load_left(work, work.off_m + part * UNIT_M, off_k, barrier,
                                    self.left_tile(slot, part))  # fmt: skip
-        if OTHERS_RIGHT:
+        if ROWS_RIGHT:
             pass
         elif RIGHT is not None:
             off_n = work.off_n + (column * TILE.columns if SHARED else 0)
@@ -260,6 +263,8 @@ class Pipeline:
             load_tile(operands.b, work.matrix, work.off_n, off_k, barrier,
                       self.b_tiles.index(slot.index), self.PLAN.right_k_major,
                       SHARED=SHARED)  # fmt: skip
+        if ROWS_HERE:
+            self.rows.fill(slot.index, work, k, barrier)
         if scales is not None:
             scales.fill(slot.index, work, k, barrier)
 

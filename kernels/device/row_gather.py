@@ -19,7 +19,7 @@ from triton.experimental.gluon import language as gl
 
 from triton_ext.compat import aggregate
 from triton_ext.kernels.device.groups import ROWS as ROWS_OF_GROUPS
-from triton_ext.kernels.device.matrices import is_batched, matrix_size
+from triton_ext.kernels.device.matrices import is_batched, matrix_size, parameter_name
 from triton_ext.kernels.device.staged_scales import ARRIVE, own_address
 from triton_ext.kernels.device.values import value
 
@@ -27,6 +27,8 @@ WARPS = gl.constexpr(2)
 """Warps that copy rows on Hopper: with those of TMA and of scales they are a warpgroup."""
 ARRIVALS = gl.constexpr(64)
 """Arrivals of these at a buffer's barrier, besides that which expects bytes."""
+BY_A_WARP = gl.constexpr(128)
+"""Rows that a warp's threads copy by TMA, four each."""
 CHUNK = gl.constexpr(16)
 """Bytes that a thread copies at a time (PTX ISA, "cp.async": the most)."""
 TOGETHER = gl.constexpr(64)
@@ -102,6 +104,76 @@ class RowGather:
                     COPY, "=r,r,l,r", [to, sources, size], gl.int32, is_pure=False, pack=1
                 )
         gl.inline_asm(ARRIVE, "r", (own_address(barrier),))
+
+
+@gluon.constexpr_function
+def gather_text(right):
+    """The instructions that copy four rows, which lie one after the other in a tile.
+
+    Args:
+        right: whether A is the right operand. (A descriptor before it is that of a batch.)
+    """
+    parameter = parameter_name("matmul_warp_specialized_sm100", int(right), 3)
+    return f"""{{
+    .reg .pred some;
+    .reg .b64 map;
+    mov.b64 map, {parameter};
+    cvta.param.u64 map, map;
+    setp.ne.b32 some, $20, 0;
+    @some cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes\
+ [$8], [map, {{$12, $4, $5, $6, $7}}], [$16];
+    mov.b32 $0, 0;
+    mov.b32 $1, 0;
+    mov.b32 $2, 0;
+    mov.b32 $3, 0;
+    }}"""
+
+
+@aggregate
+class RowsByTma:
+    """The same, by TMA (sm_100).
+
+    Attributes:
+        indices, tiles, PLAN: as of `RowGather`.
+    """
+
+    indices: gl.tensor
+    tiles: gl.shared_memory_descriptor
+    PLAN: gl.constexpr
+
+    @gluon.jit
+    def fill(self, index, work, k, barrier):
+        """Start the copies of a K tile into a buffer, whose barrier expects their bytes."""
+        TILE: gl.constexpr = self.PLAN.gathered
+        ROWS: gl.constexpr = TILE.rows
+        LINES: gl.constexpr = TILE.lines
+        TEXT: gl.constexpr = gather_text(self.PLAN.tile.swap_ab)
+        FOUR: gl.constexpr = gl.BlockedLayout([4], [32], [1], [0])
+        SIZE: gl.constexpr = self.tiles.dtype.primitive_bitwidth // 8
+        off = work.off_m if self.PLAN.groups.dim == ROWS_OF_GROUPS else work.off_n
+        address = own_address(self.tiles) + index * TILE.stage
+        ready = own_address(barrier)
+        for first in gl.static_range(0, ROWS, BY_A_WARP):
+            row = first + gl.arange(0, BY_A_WARP, FOUR)
+            given = gl.load(self.indices + gl.minimum(off + row, work.end - 1))
+            for line in gl.static_range(LINES):
+                gl.inline_asm_elementwise(
+                    TEXT, "=r,=r,=r,=r" + 20 * ",r",
+                    [given, address + line * TILE.unit * TILE.line + row * TILE.line,
+                     (k * LINES + line) * (TILE.line // SIZE) + row * 0, ready + row * 0,
+                     (row < ROWS).to(gl.int32)],
+                    gl.int32, is_pure=False, pack=4,
+                )  # fmt: skip
+
+
+@gluon.jit
+def rows_by_tma_of(values, tiles, PLAN: gl.constexpr):
+    """The rows of a kernel's pipeline, or None; see `RowsByTma`."""
+    if PLAN.gathered is None:
+        rows: gl.constexpr = None
+    else:
+        rows = RowsByTma(value(values, "rows", PLAN), tiles, PLAN)
+    return rows
 
 
 @gluon.jit

@@ -45,6 +45,7 @@ from triton_ext.kernels.device.matrices import (
     is_batched,
     matrix_size,
     prefetch_descriptors,
+    ranks_of,
 )
 from triton_ext.kernels.device.peers import peers_of, products_of
 from triton_ext.kernels.device.pipeline import Operands, allocate_barriers, pipeline_of
@@ -409,7 +410,8 @@ def matmul_warp_specialized(
         PLAN: an `Sm90Plan`.
     """
     TILE: gl.constexpr = PLAN.tile
-    prefetch_descriptors(a_desc, "matmul_warp_specialized", 3 + len(box_descs))
+    RANKS: gl.constexpr = ranks_of((a_desc, b_desc, c_desc) + box_descs)  # noqa: RUF005 (Triton has no *)
+    prefetch_descriptors("matmul_warp_specialized", RANKS)
     ROWS: gl.constexpr = PLAN.block_m // TILE.sharing_consumers
     C_COLUMNS: gl.constexpr = PLAN.block_n // TILE.c_parts
     N_MAJOR: gl.constexpr = not TILE.swap_ab
@@ -530,7 +532,5 @@ def matmul_warp_specialized(
             + ([(produce_scales, (pipeline, tiling))] if SCALED else [])
             + ([(produce_rows, (pipeline, tiling))] if GATHERED else []),
             [4, 4, 1] + ([1] if SCALED else []) + ([2] if GATHERED else []),
-            [REGISTERS, REGISTERS, 24]
-            + ([24] if SCALED else [])
-            + ([24] if GATHERED else []),
+            [REGISTERS, REGISTERS, 24] + ([24] if SCALED else []) + ([24] if GATHERED else []),
         )

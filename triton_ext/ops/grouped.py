@@ -54,12 +54,12 @@ def grouped_mm(
     before the end before it as an empty group. Rows (columns) of the result behind the last group
     are zero; with `counts`, rows that do not count are not written.
 
-    Where groups divide rows, these need not be in order: with `rows`, row i is row ``rows[i]`` of a,
-    read where it is (no permuted copy is made), and zeros if a has no such row; with `out_rows`,
+    Where groups divide rows, these need not be in order. With `rows`, row i is row ``rows[i]`` of
+    a, read where it is (no permuted copy is made), and zeros if a has no such row. With `out_rows`,
     it goes to row ``out_rows[i]`` of the result, and nowhere if there is no such row. Rows of the
     result to which nothing goes are not written; where several go to one, an element is that of any
-    of them. `factors` multiply a row last, before it is rounded. So a token's results from several experts get a row
-    each, and are added up after that, in an order that does not depend on the run.
+    of them. `factors` multiply a row last, before it is rounded. So each of a token's experts has a
+    row of its own, and who adds them up does so in one order in every run.
 
     There are gradients, by the same kernels, but not with `counts`; with `rows`, `out_rows` or
     `factors` torch permutes and multiplies then, and makes copies.
@@ -103,6 +103,9 @@ def scaled_grouped_mm(
     offs: Tensor | None = None,
     *,
     counts: Tensor | None = None,
+    rows: Tensor | None = None,
+    out_rows: Tensor | None = None,
+    factors: Tensor | None = None,
     activation: Gate | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     use_fast_accum: bool = False,
@@ -118,7 +121,9 @@ def scaled_grouped_mm(
 
     Args:
         a, b, offs, counts: as for `grouped_mm`, of e4m3 or e5m2, but for the form that divides K.
-        scale_a, scale_b: fp32. With counts, those of a begin with G, too.
+        scale_a, scale_b: fp32. With counts, those of a begin with G, too. With `rows`, those of a
+            are of its own rows; torch permutes them.
+        rows, out_rows, factors: as for `grouped_mm`.
         activation: as for `grouped_mm`; with scales of blocks as for `triton_ext.scaled_mm`.
         out_dtype: of the output.
         use_fast_accum, batch_invariant: as for `triton_ext.scaled_mm`.
@@ -128,15 +133,27 @@ def scaled_grouped_mm(
         raise LayoutError("offs", None, "must be given, or counts of two batches")
     _check_gated(activation)
     scales, blocks = _scales(a, b, ends, scale_a, scale_b)
+    if rows is not None:
+        checks.check_groups(Call(a, b, Epilogue(offs=ends, rows=rows)))
+        (of_a, whole), (blocks_a, blocks_b) = scales, blocks
+        scales, blocks = (_taken(of_a, rows), whole), (_taken(blocks_a, rows), blocks_b)
     epilogue = Epilogue(
         activation=activation, scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0],
-        blocks_b=blocks[1], fp32_accumulation=not use_fast_accum, offs=ends,
+        blocks_b=blocks[1], fp32_accumulation=not use_fast_accum, offs=ends, rows=rows,
+        out_rows=out_rows, factors=factors,
     )  # fmt: skip
     call = Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant)
     if wants_gradient(call):
         rule = "scaled_grouped_mm has no gradient; detach its operands"
         raise LayoutError("requires_grad", True, rule)
     return _made(call)
+
+
+def _taken(scales: Tensor | None, rows: Tensor) -> Tensor | None:
+    """The scales of these rows of a; any for a row that is none, as zeros are multiplied there."""
+    if scales is None or scales.numel() == 1:
+        return scales
+    return scales.index_select(0, rows.clamp(0, len(scales) - 1))
 
 
 def _check_gated(activation: Any) -> None:
@@ -261,8 +278,8 @@ def _permuted(call: Call) -> Tensor:
 
 def _epilogue(of_rows: tuple[Tensor | None, ...], **others: Any) -> Epilogue:
     """An epilogue with `rows`, `out_rows` and `factors`, as far as an operator was given them."""
-    names = ("rows", "out_rows", "factors")
-    return Epilogue(**others, **dict(zip(names, of_rows, strict=False)))
+    rows, out_rows, factors = (*of_rows, None, None, None)[:3]
+    return Epilogue(**others, rows=rows, out_rows=out_rows, factors=factors)
 
 
 def _grouped_mm(
@@ -297,8 +314,7 @@ def _fake(
 
 
 def _scaled_fake(a: Tensor, b: Tensor, offs: Tensor, *others: Any) -> Tensor:
-    _, _, _, _, dtype, _, activation, *rest = (*others, None)[:12]
-    return _fake(a, b, offs, dtype, activation, None, *rest[1:4])
+    return _fake(a, b, offs, others[4], *others[6:])
 
 
 def _register(schema: str, made: Any, fake: Any) -> Any:

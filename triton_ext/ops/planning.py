@@ -146,6 +146,8 @@ def described(gpu: Gpu, call: Call) -> Description:
     majors = a_view.major, b_view.major
     sizes: tuple[int, ...] = c_view.shape
     if groups is not None:
+        if epilogue.rows is not None and gpu.arch == 100:  # of whose rows TMA gathers four
+            views[0] = TmaView(a_view.shape[1:], a_view.strides[1:], a_view.major)
         added |= {"batched": True, "groups": groups}
         ordered = {"gathered": epilogue.rows, "scattered": epilogue.out_rows}
         added |= {name: True for name, indices in ordered.items() if indices is not None}
