@@ -31,8 +31,9 @@ BY_A_WARP = gl.constexpr(128)
 """Rows that a warp's threads copy by TMA, four each."""
 CHUNK = gl.constexpr(16)
 """Bytes that a thread copies at a time (PTX ISA, "cp.async": the most)."""
-TOGETHER = gl.constexpr(64)
-"""Rows whose indices wait in registers, of which a thread has 24."""
+TOGETHER = gl.constexpr(32)
+"""Rows that are copied in one turn of a loop: a thread has 24 registers, and with all rows at once
+ptxas spilled 256 bytes."""
 COPY = gl.constexpr("""{
     .reg .pred some;
     setp.ge.s32 some, $3, 0;
@@ -81,8 +82,9 @@ class RowGather:
         off = work.off_m if self.PLAN.groups.dim == ROWS_OF_GROUPS else work.off_n
         address = own_address(self.tiles) + index * TILE.stage
         chunk = CHUNK * gl.arange(0, TILE.line // CHUNK, gl.SliceLayout(0, LAYOUT))
-        for first in gl.static_range(0, ROWS, TOGETHER):
-            row = first + gl.arange(0, TOGETHER, gl.SliceLayout(1, LAYOUT))
+        PARTS: gl.constexpr = (ROWS + TOGETHER - 1) // TOGETHER
+        for part in range(PARTS):
+            row = part * TOGETHER + gl.arange(0, TOGETHER, gl.SliceLayout(1, LAYOUT))
             # Behind the group's end its last row is copied: one that is not there comes slowly.
             given = gl.load(self.indices + gl.minimum(off + row, work.end - 1))
             known = (given >= 0) & (given < self.rows)
@@ -91,11 +93,11 @@ class RowGather:
             swizzle = row * 0
             for bit in gl.static_range(BITS):
                 swizzle ^= (row >> bit & 1) * TILE.swizzle[bit]
-            for line in gl.static_range(LINES):
+            for line in range(LINES):
                 column = k * BYTES + line * TILE.line + chunk
                 left = gl.minimum(gl.maximum(self.row_bytes - column, 0), CHUNK)
                 size = gl.where(gl.expand_dims(known, 1), gl.expand_dims(left, 0), 0)
-                if first + TOGETHER > ROWS:
+                if ROWS % TOGETHER > 0:
                     size = gl.where(gl.expand_dims(row < TILE.rows, 1), size, -1)
                 to = gl.expand_dims(chunk, 0) ^ gl.expand_dims(swizzle, 1)
                 to += gl.expand_dims(place + (address + line * TILE.unit * TILE.line), 1)
