@@ -121,6 +121,26 @@ def no_binaries():
         yield
 
 
+@pytest.fixture
+def shallow():
+    """Two tiles in flight, where the cost model would fill shared memory."""
+    from shallow_rings import two_stages
+
+    with two_stages():
+        yield
+
+
+@pytest.fixture
+def poisoned_memory():
+    """Let torch fill new memory with NaN, so that an element left out cannot go unnoticed."""
+    import torch
+
+    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.cuda.empty_cache()  # several test processes may share the GPU
+
+
 @pytest.fixture(scope="session")
 def browser():
     api = pytest.importorskip("playwright.sync_api", reason="needs playwright")

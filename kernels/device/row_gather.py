@@ -89,7 +89,7 @@ class RowGather:
             given = gl.load(self.indices + gl.minimum(off + row, work.end - 1))
             known = (given >= 0) & (given < self.rows)
             source = self.base + gl.where(known, given, 0).to(gl.int64) * self.step
-            place = row // TILE.unit * (TILE.unit * BYTES) + row % TILE.unit * TILE.line
+            offset = row // TILE.unit * (TILE.unit * BYTES) + row % TILE.unit * TILE.line
             swizzle = row * 0
             for bit in gl.static_range(BITS):
                 swizzle ^= (row >> bit & 1) * TILE.swizzle[bit]
@@ -100,7 +100,7 @@ class RowGather:
                 if ROWS % TOGETHER > 0:
                     size = gl.where(gl.expand_dims(row < TILE.rows, 1), size, -1)
                 to = gl.expand_dims(chunk, 0) ^ gl.expand_dims(swizzle, 1)
-                to += gl.expand_dims(place + (address + line * TILE.unit * TILE.line), 1)
+                to += gl.expand_dims(offset + (address + line * TILE.unit * TILE.line), 1)
                 sources = gl.expand_dims(source, 1) + gl.expand_dims(column, 0)
                 gl.inline_asm_elementwise(
                     COPY, "=r,r,l,r", [to, sources, size], gl.int32, is_pure=False, pack=1

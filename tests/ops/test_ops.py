@@ -26,7 +26,6 @@ from ops_models import (  # noqa: E402
     loss_and_gradients,
     relative_difference,
 )
-from shallow_rings import two_stages  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
@@ -45,8 +44,11 @@ from triton_ext.ops.operands import (  # noqa: E402
     scale_view,
 )
 
-# forward_ad's decompositions use torch.jit.script, which torch has deprecated
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+pytestmark = [
+    pytest.mark.usefixtures("shallow", "poisoned_memory"),
+    # forward_ad's decompositions use torch.jit.script, which torch has deprecated
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+]
 UNIT_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 TYPES = list(UNIT_ROUNDOFF)
 
@@ -55,20 +57,6 @@ TYPES = list(UNIT_ROUNDOFF)
 def gpu():
     with triton_ext.emulate("sm_90") as gpu:
         yield gpu
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shallow():
-    with two_stages():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory():
-    """Let torch fill new memory with NaN, so that an element left out cannot go unnoticed."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def assert_close(out, a, b):
