@@ -106,10 +106,11 @@ def groups_in_any_order():
     expected = torch.empty_like(sums).index_copy(0, out_rows.long(), sums)
     order = {"rows": rows, "out_rows": out_rows, "factors": factors}
     order = {name: distribute_tensor(each, mesh) for name, each in order.items()}
+    ends = distribute_tensor(offs, mesh)
     for places in ((Replicate(), Shard(2)), (Shard(1), Shard(1))):
         sharded = [distribute_tensor(x, mesh, [p]) for x, p in zip((a, b), places, strict=True)]
         with CommDebugMode() as seen:
-            made = triton_ext.grouped_mm(*sharded, distribute_tensor(offs, mesh), **order)
+            made = triton_ext.grouped_mm(*sharded, ends, **order)
         place = str(made.placements[0])
         found.append((place, seen.get_total_counts(), difference(made, expected)))
     return found
