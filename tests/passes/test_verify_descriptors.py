@@ -280,6 +280,41 @@ def test_a_ring_that_reads_its_first_stage():
         assert is_found(kernel, Corruption("", text)), name
 
 
+DEVICE_DESCRIPTORS = "dot-tma-matmul_by_device_descriptors-fp16-sm100"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "changed"),
+    [
+        (r"mad\.lo\.s64(\s+%rd\d+), %rd\d+, 384, ", r"mad.lo.s64\1, 0, 384, "),
+        (r"(mad\.lo\.s64\s+%rd\d+, %rd\d+), 384, ", r"\1, 383, "),
+        (r"add(\.s64\s+%rd\d+, %rd\d+, 128;)", r"sub\1"),
+        (r"@%p\d+ (tensormap\.cp_fenceproxy)", r"\1"),
+        (r"@%p\d+ fence\.proxy\.tensormap[^;]*;", ""),
+        (r"@%p\d+ tensormap\.cp_fenceproxy[^;]*;", ""),
+        (r"(@%p\d+ tensormap\.cp_f[^;]*;)(.*?)(@%p\d+ fence\.proxy[^;]*;)", r"\3\2\1"),
+        (r"@(%p\d+) (tensormap\.cp_f[^;]*;)",
+         r"setp.ne.and.u32 %p99999, %tid.x, 12, \1;\n@%p99999 \2"),
+        (r"@(%p\d+) (tensormap\.cp_f[^;]*;)",
+         r"setp.ne.and.u32 %p99999, %ctaid.x, 21, \1;\n@%p99999 \2"),
+        (r"(?<=\s)(mov\.b32\s+%r\d+, 64;)",
+         r"setp.ne.u32 %p99999, %ctaid.x, 21;\n@%p99999 \1"),
+        (r"mov\.b32\s+%r\d+, 64;", ""),
+    ],
+    ids=[
+        "the scratch of another block", "not that of a block's size", "before the block's",
+        "copied by all warps", "no fence", "no copy", "the fence first", "a lane does not copy",
+        "a block does not copy", "a block writes no size", "a size that nothing has written",
+    ],
+)  # fmt: skip
+def test_descriptors_that_the_kernel_makes(pattern, changed):
+    """They lie in the block's own scratch memory, whole, in each block; copies see them."""
+    kernel = corpus().named(DEVICE_DESCRIPTORS)
+    ptx, count = re.subn(pattern, changed, kernel.ptx, count=1, flags=re.DOTALL)
+    assert count
+    assert is_found(kernel, Corruption("", ptx))
+
+
 def test_allocations_lie_apart():
     """Two allocations that are in use at the same time have one address."""
     kernel = corpus().named("matmul-bf16-K-MN-128-nvmma-sm90")

@@ -13,7 +13,7 @@ from triton_ext.mlir.module import MlirModule
 from triton_ext.passes.verify_descriptors.meaning.tiles import allocation_size, buffer_stride
 from triton_ext.passes.verify_descriptors.running.findings import Findings
 from triton_ext.passes.verify_descriptors.running.launches import BASES
-from triton_ext.passes.verify_descriptors.running.mlir_trace import Life
+from triton_ext.passes.verify_descriptors.running.mlir_trace import SCRATCH, Life
 from triton_ext.ptx.parse import Instruction
 
 
@@ -42,7 +42,7 @@ class _Region:
 
 def _region(module: MlirModule, root: Value, start: int) -> _Region | None:
     kind, maker = module.memory(root), root.definition
-    if maker is not None and maker.name == "ttg.global_scratch_alloc":
+    if maker is not None and maker.name == SCRATCH:
         size, alignment = (maker.attributes.get(name) for name in ("nbytes", "alignment"))
         if isinstance(size, int) and isinstance(alignment, int):
             return _Region("global", start, size, alignment)
@@ -68,6 +68,7 @@ def compare_regions(
     lives: Sequence[Life],
     starts: Mapping[Value, tuple[int, Instruction]],
     shared: int | None,
+    scratch: int | None,
 ) -> None:
     """Check where the allocations of one execution lie.
 
@@ -76,7 +77,8 @@ def compare_regions(
         findings: what is found is added to them.
         lives: when the allocations are used.
         starts: where they begin, and the instruction that says so.
-        shared: bytes of shared memory that the kernel has, if that is known.
+        shared, scratch: bytes of shared memory, and of global scratch memory, that a block has, if
+            that is known.
     """
     regions = {
         root: region
@@ -88,11 +90,14 @@ def compare_regions(
         if region.space == "shared" and not BASES.shared <= region.first <= end - region.size:
             _differ(findings, root, starts, "inside of the kernel's shared memory", region)
             return
+        if region.space == "global" and not 0 <= region.first <= (scratch or 0) - region.size:
+            _differ(findings, root, starts, f"in the block's {scratch} bytes of scratch", region)
+            return
         if region.first % region.alignment:
             _differ(findings, root, starts, f"at a multiple of {region.alignment}", region)
             return
-    scratch = [root for root, region in regions.items() if region.space == "global"]
-    for one, another in itertools.combinations(scratch, 2):  # in use until the kernel ends
+    made = [root for root, region in regions.items() if region.space == "global"]
+    for one, another in itertools.combinations(made, 2):  # in use until the kernel ends
         if regions[one].overlaps(regions[another]):
             apart = f"apart from {one.name}, at {regions[one].first:#x}"
             _differ(findings, another, starts, apart, regions[another])

@@ -13,7 +13,11 @@ from triton_ext.mlir.arith import integer_constant, integer_operation
 from triton_ext.mlir.ir import Operation, Region, Value
 from triton_ext.mlir.memory_flow import forwarded
 from triton_ext.mlir.module import MlirModule
-from triton_ext.passes.verify_descriptors.running.launches import TrialLaunch, multiples
+from triton_ext.passes.verify_descriptors.running.launches import (
+    TrialLaunch,
+    multiples,
+    parameter,
+)
 
 _STEP = 16
 """How far a size lies from a multiple of its tile; that of what Triton knows to be a multiple."""
@@ -39,7 +43,7 @@ def whole_launches(module: MlirModule) -> list[TrialLaunch]:
         for value in values:
             at = value.index
             if (value.type or "").startswith("!tt.ptr"):
-                arguments[at] = (at + 1) << 40
+                arguments[at] = parameter(at)
             elif value.type in ("i32", "i64"):
                 step = _STEP if value.name in aligned else 1
                 tile = max(known.get(value, 1), step)

@@ -34,6 +34,11 @@ ANSWERS: dict[str, tuple[Any, ...]] = {
          "cuMemPoolCreate", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex",
          "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetHandleByPciBusId"), (1,),
     ),
+    **dict.fromkeys(  # PCI Express 5.0 with 16 lanes; the speed of one in MB/s
+        ("nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkGeneration"), (5,),
+    ),
+    **dict.fromkeys(("nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetMaxPcieLinkWidth"), (16,)),
+    **dict.fromkeys(("nvmlDeviceGetPcieSpeed", "nvmlDeviceGetPcieLinkMaxSpeed"), (32000,)),
     "cuDriverGetVersion": (attributes.VERSION,),
     "cuDeviceTotalMem": (SIZE,),
     "cuDeviceGetUuid": (_UUID,),
@@ -42,7 +47,6 @@ ANSWERS: dict[str, tuple[Any, ...]] = {
     "cuStreamGetAttribute": (bytes(64),),
     "cuModuleGetLoadingMode": (2,),  # CU_MODULE_LAZY_LOADING
     "nvmlDeviceGetPciInfo": (struct.pack("<16s5I32s", _PCI, 0, 0, 0, 0, 0, b"0000" + _PCI),),
-    "nvmlDeviceGetName": ("emulated GPU",),
     "nvmlDeviceGetUUID": (f"GPU-{_UUID.hex()}",),
     "nvmlDeviceGetMemoryInfo": (struct.pack("<3Q", SIZE, SIZE, 0),),
     "nvmlSystemGetDriverVersion": ("580.0",),

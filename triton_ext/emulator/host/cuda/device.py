@@ -103,9 +103,17 @@ class Device(VirtualMemory):
         self._ordinal(ordinal)
         return (0,)
 
+    @property
+    def _name(self) -> str:
+        """Programs look a GPU up by its name: it is that of one of its kind."""
+        return f"NVIDIA {self.gpu.capability.gpu} (emulated sm_{self.gpu.arch})"
+
     def cuDeviceGetName(self, length: int, device: int) -> Sequence[Any]:
         self._ordinal(device)
-        return (f"emulated sm_{self.gpu.arch}"[: max(length - 1, 0)],)
+        return (self._name[: max(length - 1, 0)],)
+
+    def nvmlDeviceGetName(self, device: int, length: int) -> Sequence[Any]:
+        return (self._name[: max(length - 1, 0)],)
 
     def cuDeviceGetAttribute(self, attribute: int, device: int) -> Sequence[Any]:
         self._ordinal(device)

@@ -161,6 +161,12 @@ nvmlDeviceGetMigMode(q,o4,o4)
 nvmlDeviceGetTotalEccErrors(q,i,i,o8)
 nvmlDeviceGetCurrentClocksThrottleReasons(q,o8)
 nvmlDeviceGetComputeRunningProcesses_v3(q,o4,q)
+nvmlDeviceGetCurrPcieLinkGeneration(q,o4)
+nvmlDeviceGetMaxPcieLinkGeneration(q,o4)
+nvmlDeviceGetCurrPcieLinkWidth(q,o4)
+nvmlDeviceGetMaxPcieLinkWidth(q,o4)
+nvmlDeviceGetPcieSpeed(q,o4)
+nvmlDeviceGetPcieLinkMaxSpeed(q,o4)
 nvmlSystemGetDriverVersion(c1,u)
 nvmlSystemGetNVMLVersion(c1,u)
 nvmlSystemGetCudaDriverVersion(o4)
@@ -352,7 +358,9 @@ def driver_source(files: Mapping[str, str]) -> str:
     Args:
         files: the text of each file, by its name.
     """
-    names = ("connection", "contexts", "graphs", "copies", "mappings", "launches", "functions")
+    names = (
+        "connection", "contexts", "graphs", "copies", "mappings", "launches", "nodes", "functions",
+    )  # fmt: skip
     parts = [files[f"{name}.c"] for name in names]
     launch = next(each.number for each in functions() if each.name == "_launch")
     made = [

@@ -38,6 +38,8 @@ from triton_ext.emulator.host.gpu import EmulatedGpu
 
 SOCKET = "TRITON_EXT_CUDA"
 """The environment variable that tells the library where the emulator listens."""
+XLA_FLAGS = "--xla_gpu_autotune_level=0"
+"""XLA runs many kernels for the fastest. There is no time here to choose by."""
 _HEADER, _ANSWER = struct.Struct("<II"), struct.Struct("<III")
 _NULL = (1 << 64) - 1
 _ENDED = 1_000_000
@@ -136,10 +138,10 @@ class _Client:
             self.connection.sendall(answer)
 
 
-def _before(ours: str, name: str) -> str:
-    """What is added to a list of files or folders that the environment has."""
+def _before(ours: str, name: str, between: str = ":") -> str:
+    """A list that the environment has, with something before it."""
     given = os.environ.get(name)
-    return f"{ours}:{given}" if given else ours
+    return f"{ours}{between}{given}" if given else ours
 
 
 def run_program(
@@ -171,6 +173,7 @@ def run_program(
             **os.environ, SOCKET: str(folder / "gpu"),
             "LD_LIBRARY_PATH": _before(str(libraries), "LD_LIBRARY_PATH"),
             "LD_PRELOAD": _before(preloaded(libraries), "LD_PRELOAD"),
+            "XLA_FLAGS": _before(XLA_FLAGS, "XLA_FLAGS", " "),
         }  # fmt: skip
         child = subprocess.Popen(command, env=environment)
         waiting = stack.enter_context(selectors.DefaultSelector())
