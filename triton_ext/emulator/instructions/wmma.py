@@ -48,7 +48,7 @@ _ROW_ALIGNMENT = 16
 """CUDA C++ Programming Guide, "Warp Matrix Functions": what a leading dimension is a multiple of,
 in bytes. The PTX ISA has the bytes of a fragment in its place, which may be fewer, or more."""
 _HALF_REGISTERS = 8
-"""Of A and B of fp16, whatever the shape (PTX ISA, "Matrix Fragments for WMMA")."""
+"""The registers of an fp16 A or B of any shape (PTX ISA, "Matrix Fragments for WMMA")."""
 _WIDE = ("m16n16k16", "m32n8k16", "m8n32k16")
 _SHAPES = {
     **dict.fromkeys(("f16", "bf16", "s8", "u8"), _WIDE), "tf32": ("m16n16k8",), "f64": ("m8n8k4",),
@@ -64,7 +64,7 @@ _ADDENDS = {
 }  # fmt: skip
 """The shapes of products with a C and D of each type."""
 _SUMS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",)}
-"""The types that C and D of a type's products may have; of integers s32."""
+"""The types that C and D of a type's products may have; s32 of integers."""
 
 
 @lru_cache(64)
