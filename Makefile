@@ -16,8 +16,8 @@ demo: $(VENV)/.product
 	@$(BIN)/triton-ext demo
 
 test: $(VENV)/.ready
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync lint types layers
-	@$(MAKE) --no-print-directory pytest
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync lint types layers setup installed
+	$(PYTEST) $(PYTEST_ARGS)
 
 setup: $(VENV)/.ready $(OTHER_TRITONS:%=.tritons/%/.ready)
 
@@ -124,7 +124,9 @@ oracle: setup installed
 	export FUZZ=2000; $(RUN) -m pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)
 	$(RUN) tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
 	$(RUN) tests/support/sync_faults.py --each 2
-	$(RUN) tests/support/view_chains.py --seed $$(date +%s) --count 500
+	for path in . $(OTHER_TRITONS:%=.tritons/%); do \
+		(export PYTHONPATH=$$path; $(RUN) tests/support/view_chains.py --seed $$(date +%s) \
+			--count 500) || exit 1; done
 	$(RUN) tests/support/upstream_suites.py --suite tl $(UPSTREAM_ARGS)
 	$(RUN) tests/support/upstream_suites.py --suite kernels --sample 60 $(UPSTREAM_ARGS)
 	$(RUN) tests/support/upstream_suites.py --suite consan --sample 0 $(UPSTREAM_ARGS)

@@ -34,7 +34,7 @@ import tempfile
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -137,6 +137,21 @@ def divided(timed: Sequence[Timed], folds: int) -> Iterator[tuple[list[Timed], l
         yield list(itertools.compress(timed, inside)), list(itertools.compress(timed, outside))
 
 
+def numbers(constants: Constants) -> dict[str, float]:
+    """All that is fitted, by name."""
+    found: dict[str, Any] = asdict(constants)
+    overheads: dict[str, float] = found.pop("overheads", {})
+    return found | overheads
+
+
+def changed(constants: Constants, **values: float) -> Constants:
+    """The constants with other numbers, by name."""
+    if isinstance(constants, sm100.Constants):
+        return replace(constants, **values)
+    of_launch = {name: values.pop(name) for name in [*values] if not hasattr(constants, name)}
+    return replace(constants, overheads=replace(constants.overheads, **of_launch), **values)
+
+
 def loss(timed: Sequence[Timed], constants: Constants) -> float:
     """See above; the mean over the problems."""
     total = 0.0
@@ -161,17 +176,17 @@ def fit(timed: Sequence[Timed], start: Constants, rounds: int = 4) -> Constants:
     for step in STEPS:
         for _ in range(rounds):
             before = least
-            for field in fields(start):
+            for name in numbers(start):
                 for factor in (step, 1 / step):
                     while True:
-                        value = getattr(constants, field.name) * factor
+                        value = numbers(constants)[name] * factor
                         if isinstance(start, limits.Constants):
-                            value = min(value, HIGHEST.get(field.name, value))
-                        changed = replace(constants, **{field.name: value})
-                        found = loss(timed, changed)
+                            value = min(value, HIGHEST.get(name, value))
+                        other = changed(constants, **{name: value})
+                        found = loss(timed, other)
                         if found >= least * (1 - 1e-5):
                             break
-                        constants, least = changed, found
+                        constants, least = other, found
             if least > before * 0.998:
                 break
     return constants
@@ -337,7 +352,7 @@ def main() -> None:
         held_errors += errors(part, trained)
     if held:
         report("cross-validated", held, held_costs, statistics.median(held_errors))
-    for name, value in asdict(constants).items():
+    for name, value in numbers(constants).items():
         print(f"    {name}: float = {value:.3g}")
 
 

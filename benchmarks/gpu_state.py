@@ -10,7 +10,6 @@ import importlib
 import statistics
 import threading
 import time
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -70,12 +69,7 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join()
 

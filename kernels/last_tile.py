@@ -25,14 +25,14 @@ class LastTile:
         line: elements of a row in shared memory.
         columns: elements of a row that are stored.
         starts: the columns at which they begin: the last one ends where the tile does.
-        places: for each consumer that shares a tile, where they lie, counted in such pieces from
+        slots: for each consumer that shares a tile, where they lie, counted in such pieces from
             the begin of the buffers on: in the rows of the left operand that it alone reads.
     """
 
     line: int
     columns: int
     starts: tuple[int, ...]
-    places: tuple[tuple[int, ...], ...]
+    slots: tuple[tuple[int, ...], ...]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -70,7 +70,7 @@ def may_leave_through_pipeline(
     if product.c_type not in C_BYTES or tile.c_columns * product.c_bytes >= SECTOR_BYTES:
         return False
     pieces = last_tile(product, tile)
-    fit = all(len(places) == len(pieces.starts) for places in pieces.places)
+    fit = all(len(slots) == len(pieces.starts) for slots in pieces.slots)
     return fit and pieces.columns > tile.c_columns
 
 

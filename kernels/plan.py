@@ -14,7 +14,7 @@ from triton_ext.kernels.last_tile import LastTile, last_tile
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.registers import CONSUMER_REGISTERS, asks_early
 from triton_ext.kernels.right_operand import right_unit
-from triton_ext.kernels.shared_memory import scale_words
+from triton_ext.kernels.shared_memory import scale_counts
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.kernels.tensor_memory import shared_sums
 from triton_ext.kernels.tile import PersistentTile, SimpleTile, Sm90Tile, Sm100Tile, Tile
@@ -175,7 +175,7 @@ class Sm90Plan(SpecializedPlan):
         unit: elements along K, and columns, of a unit of the right operand's tile, of all blocks
             side by side.
         consumer_registers: registers of a consumer's thread.
-        scale_words: how many fp32 scales a block's tile has, of rows and of columns.
+        scale_counts: how many fp32 scales a block's tile has, of rows and of columns.
         asks_early: whether a tile's bias and scales are asked for while it is multiplied.
         last, last_layout: a block's last tile, if it leaves through the buffers of the operands,
             and the layout of its pieces; else None.
@@ -185,7 +185,7 @@ class Sm90Plan(SpecializedPlan):
 
     unit: tuple[int, int]
     consumer_registers: int
-    scale_words: tuple[int, int]
+    scale_counts: tuple[int, int]
     asks_early: bool
     last: LastTile | None
     last_layout: Any
@@ -250,7 +250,7 @@ def plan_of(spec: KernelSpec, *, generated_layouts: bool = True) -> KernelPlan:
             **common,
             unit=(depth, tile.cluster_n * columns),
             consumer_registers=CONSUMER_REGISTERS[tile.consumers],
-            scale_words=scale_words(product, tile),
+            scale_counts=scale_counts(product, tile),
             asks_early=asks_early(product, spec.epilogue, tile) and not product.gated,
             last=last_tile(product, tile) if tile.last_through_pipeline else None,
             last_layout=layout(layouts.last),

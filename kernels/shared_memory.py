@@ -20,11 +20,11 @@ def stage_bytes(product: ProductSpec, tile: PersistentTile) -> int:
     operands = rows_of_both * tile.block_k * product.element_bytes
     scales = (tile.rows + tile.columns) * product.scales(tile.block_k)
     if isinstance(tile, Sm90Tile):
-        scales += -(-sum(scale_words(product, tile)) // 4) * 16
+        scales += -(-sum(scale_counts(product, tile)) // 4) * 16
     return operands + scales
 
 
-def scale_words(product: ProductSpec, tile: Sm90Tile) -> tuple[int, int]:
+def scale_counts(product: ProductSpec, tile: Sm90Tile) -> tuple[int, int]:
     """How many fp32 scales a block's tile has for one product, of rows and of columns."""
     left, right = product.scale_rows[:: -1 if tile.swap_ab else 1]
     if not left:

@@ -56,7 +56,7 @@ def test_the_page_has_every_program_of_cuda():
 
 def test_the_page_has_every_kernel():
     pytest.importorskip("triton")
-    from foreign import RIGHT, page
+    from foreign import RIGHT, kept, page
     from foreign_cases import PROJECTS
 
     written = (ROOT / "docs/reference/foreign.md").read_text(encoding="utf-8")
@@ -66,7 +66,9 @@ def test_the_page_has_every_kernel():
             assert f"| {name} | sm_90 |" in written
     row = {"project": "p", "version": "1", "kernel": "k", "arch": "sm_90", "verdict": RIGHT,
            "strict": RIGHT, "launches": 3, "alarms": ["a"], "seconds": 1.0}  # fmt: skip
-    made = page([row, {**row, "verdict": "wrong by 1|2", "alarms": []}])
+    rows = [row, {**row, "kernel": "l", "verdict": "wrong by 1|2", "alarms": []}]
+    made = page(rows)
+    assert page(kept(made).values()) == made
     assert "1 of 2 rows are right, 1 of them in strict mode, too" in made
     assert "the passes found 1 errors" in made
     assert "wrong by 1\\|2" in made

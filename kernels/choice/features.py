@@ -15,9 +15,8 @@ from triton_ext.kernels.choice.limits import (
     limited_seconds,
     limits_of,
     of_operands,
-    parts_seconds,
-    store_seconds,
 )
+from triton_ext.kernels.choice.overheads import parts_seconds, store_seconds
 from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.choice.table import Array, Division, Table, ceil, divided
 from triton_ext.kernels.last_tile import SECTOR_BYTES
@@ -35,8 +34,8 @@ FEATURES = (
 """What the learnt correction looks at: times and sizes as logarithms, each limit over the longest,
 what follows the products over the whole; fields of the kernel; how it divides the problem;
 how much of the tiles lies inside; how rows in memory are aligned (and `_ragged`); how often a tile
-goes round the ring; what the tiles that run together read, and share (`_wave`); which columns are
-copied by themselves; which of `MODELS` the GPU is."""
+goes round the pipeline; what the tiles that run together read, and share (`_wave`); which columns
+are copied by themselves; which of `MODELS` the GPU is."""
 
 
 def features(table: Table, problem: Problem) -> Array:
@@ -55,8 +54,8 @@ def features(table: Table, problem: Problem) -> Array:
         table.cluster_k, table.split_k > 1, table.units, table.loaded_rows,
         table.element_bytes, table.left_k_major, table.right_k_major,
         work.waves, work.part, work.parts, np.log2(work.tiles), work.k_tiles,
-        store_seconds(table, constants) / seconds,
-        parts_seconds(table, work, constants) / seconds,
+        store_seconds(table, constants.overheads) / seconds,
+        parts_seconds(table, work, constants.overheads) / seconds,
         work.rows / (table.rows * ceil(work.rows, table.rows)),
         work.columns / (table.columns * ceil(work.columns, table.columns)),
         problem.k / (work.k_tiles * table.cluster_k * table.block_k),

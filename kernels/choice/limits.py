@@ -1,4 +1,4 @@
-"""What limits a kernel on Hopper, in seconds, and what a launch costs besides:
+"""What limits a kernel on Hopper, in seconds; what a launch costs besides is in `overheads`:
 
 - the tensor cores of the SMs that have a thread block, and what the power limit leaves of all;
 - what an SM can load from the L2 cache: a tile of ROWS x COLUMNS needs (ROWS + COLUMNS) * K
@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK as SHARED_BYTES
 from triton_ext.kernels.choice.gpus import GpuModel
+from triton_ext.kernels.choice.overheads import Overheads, launch_seconds, turn_seconds
 from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.choice.table import Array, Division, Table, ceil, divided
 from triton_ext.kernels.last_tile import LINE_BYTES
@@ -52,19 +52,7 @@ class Constants:
             the same of it, from the L2 cache.
         flight_bytes: in flight, of all SMs, at which 1 - 1/e of the memory's rate is reached.
         norm: the limits' power mean of so high a power is what they take together.
-        launch: from the end of the kernel before to the first product, and from the last product to
-            the end.
-        zero_bytes: of tiles whose rows are not all copied, that an SM fills with zeros at first.
-        full: what it takes longer if not all blocks fit beside those of the kernel before.
-        tile: from the last product of a tile to the first of the next, if consumers share it and it
-            has 128x128 elements at least.
-        store_bytes: that an SM stores, for the last tile, whose store nothing hides.
-        half: what each sector takes besides of which it writes a part.
-        cluster: what a launch takes longer if its blocks form clusters.
-        part: what it takes to tell that a part of a tile is there, and to find out.
-        part_bytes: of parts of a tile, that an SM writes and reads.
-        exchange: what it takes until the blocks of a cluster that divide K have each other's sums.
-        exchange_bytes: of a tile's sums, that an SM sends and adds up then.
+        overheads: what a launch costs besides.
     """
 
     tensor_flops: float = 6.5e12
@@ -84,24 +72,14 @@ class Constants:
     reread: float = 0.372
     flight_bytes: float = 3.64e06
     norm: float = 6.42
-    launch: float = 8.62e-07
-    zero_bytes: float = 2.69e11
-    full: float = 6.43e-07
-    tile: float = 3.18e-06
-    store_bytes: float = 4.54e10
-    half: float = 1.17e-09
-    cluster: float = 6.3e-07
-    part: float = 3.21e-06
-    part_bytes: float = 7.73e10
-    exchange: float = 1.01e-09
-    exchange_bytes: float = 3.01e10
+    overheads: Overheads = field(default_factory=Overheads)
 
 
 FITTED: Mapping[GpuModel, Constants] = {
     "h200": Constants(),
     "h100": Constants(
         memory_bytes=3.17e12, power_flops=9.37e14, power_flops_8=2.14e15, cache_bytes=1.21e13,
-        reread=0.0703, load_bytes=1.03e11, store_bytes=3.49e10,
+        reread=0.0703, load_bytes=1.03e11, overheads=Overheads(store_bytes=3.49e10),
     ),
 }  # fmt: skip
 """To an H200, and, what differs, to an H100."""
@@ -135,15 +113,9 @@ def limited_seconds(table: Table, problem: Problem, constants: Constants | None 
     longest = functools.reduce(np.maximum, limits)
     together = sum((limit / longest) ** constants.norm for limit in limits)
     return (
-        constants.launch
-        + _zeroed(table, work) / constants.zero_bytes
-        + constants.full * _crowded(table, work, problem.multiprocessors)
-        + constants.cluster * (table.cluster_size > 1)
-        + longest * together ** (1 / constants.norm)
+        longest * together ** (1 / constants.norm)
         + turns * (whole * constants.k_outside + partial * constants.k_partial)
-        + store_seconds(table, constants)
-        + parts_seconds(table, work, constants)
-        + _exchange_seconds(table, constants)
+        + launch_seconds(table, work, problem.multiprocessors, constants.overheads)
     )
 
 
@@ -201,22 +173,6 @@ def _beyond_k(table: Table, problem: Problem, k_tiles: Array) -> tuple[Array, Ar
     return whole, partial
 
 
-def _crowded(table: Table, work: Division, multiprocessors: int) -> Array:
-    """The fraction of the blocks that wait for one of the kernel before to end."""
-    resident = np.clip(SHARED_BYTES // table.shared_memory_bytes, 1, 4)
-    blocks = work.tiles * table.cluster_size * np.maximum(1, work.parts)
-    everywhere = (work.parts < 0) | ((work.parts != 0) & (work.waves > 0))
-    blocks = np.where(everywhere, multiprocessors, np.minimum(blocks, multiprocessors))
-    return np.clip((2 * blocks - multiprocessors * resident) / blocks, 0.0, 1.0)
-
-
-def _zeroed(table: Table, work: Division) -> Array:
-    """The bytes of tiles of which some rows are not copied, as far as they are used."""
-    stages = np.minimum(table.stages, work.k_tiles * np.ceil(work.waves + work.part))
-    tile = table.rows * table.block_k * table.element_bytes
-    return np.where(table.loaded_rows > 0, stages * tile, 0.0)
-
-
 def _compute_seconds(table: Table, work: Division, loaded: Array, constants: Constants) -> Array:
     """The seconds of the waves; a tile takes what its SM's tensor cores or its loads take.
 
@@ -229,14 +185,7 @@ def _compute_seconds(table: Table, work: Division, loaded: Array, constants: Con
     copies = table.sharing_consumers + table.right_copies
     load = loaded / constants.load_bytes + (copies - 1) * constants.copy
     seconds = (work.waves + work.part) * work.k_tiles * np.maximum(step, load)
-    return seconds + turn_seconds(table, work, constants)
-
-
-def turn_seconds(table: Table, work: Division, constants: Constants) -> Array:
-    """The seconds between the tiles of a block, if its consumers share them."""
-    turns = work.waves + (work.part > 0) + (work.parts < 0) - 1
-    size = np.minimum(1.0, table.columns * np.minimum(table.rows, 128) / (128 * 128))
-    return np.where(table.pingpong, 0, turns * constants.tile * size)
+    return seconds + turn_seconds(table, work, constants.overheads)
 
 
 def _power_seconds(table: Table, work: Division, constants: Constants) -> Array:
@@ -300,25 +249,3 @@ def _cache_seconds(table: Table, work: Division, loaded: Array, constants: Const
     outside *= ceil(table.block_k * table.element_bytes, LINE_BYTES)
     inside = work.tiles * loaded * table.cluster_size / constants.cache_bytes
     return work.k_tiles * (inside + outside * constants.outside)
-
-
-def store_seconds(table: Table, constants: Constants) -> Array:
-    """The seconds of storing a tile of C: its bytes, and sectors that are written in part."""
-    size = table.rows * table.columns / table.cluster_k
-    stored = size * table.c_bytes / constants.store_bytes
-    return stored + table.rows * table.half_sectors * constants.half
-
-
-def parts_seconds(table: Table, work: Division, constants: Constants) -> Array:
-    """The seconds of adding up the parts of a tile."""
-    tile_bytes = 4.0 * table.rows * table.columns
-    share = ceil(table.c_pieces, np.maximum(work.parts, 1)) / table.c_pieces
-    read = np.where(work.parts > 0, work.parts * share, -work.parts)
-    seconds = constants.part + (1 + read) * tile_bytes / constants.part_bytes
-    return np.where(work.parts != 0, seconds, 0.0)
-
-
-def _exchange_seconds(table: Table, constants: Constants) -> Array:
-    """The seconds in which the blocks of a cluster add up what each has of a tile."""
-    seconds = constants.exchange + 4.0 * table.rows * table.columns / constants.exchange_bytes
-    return np.where(table.cluster_k > 1, seconds, 0.0)

@@ -16,7 +16,8 @@ from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
 from triton_ext.kernels.choice.candidates import ALL_ROWS, copied_rows, unchecked_candidates
 from triton_ext.kernels.choice.corrections import learnt
 from triton_ext.kernels.choice.features import features
-from triton_ext.kernels.choice.limits import FITTED, limited_seconds, turn_seconds
+from triton_ext.kernels.choice.limits import FITTED, limited_seconds
+from triton_ext.kernels.choice.overheads import turn_seconds
 from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.choice.table import Array, Table, ceil, divided
 from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
@@ -171,6 +172,7 @@ def fp32_seconds(
     in_run = np.maximum(product, (product + added) / 2) + added / FP32_RUN
     alone = np.where(table.partial_sums > 1, in_run, product + added)
     seconds = (work.waves + work.part) * work.k_tiles * alone / CLOCK
-    taken = constants.launch + seconds + turn_seconds(table, work, constants)
+    overheads = constants.overheads
+    taken = overheads.launch + seconds + turn_seconds(table, work, overheads)
     norm = constants.norm
     return (without**norm + taken**norm) ** (1 / norm)

@@ -111,10 +111,10 @@ def copy_boxes(desc, BOXES: gl.constexpr, tile, barrier, matrix, mn, k, which, f
         along = (BOXES.first + panel % BOXES.panels) * BOXES.wide
         off_mn, off_k = (row, along) if BOXES.k_major else (along, row)
         which_matrix = matrix + part % BOXES.matrices
-        place = (part * BOXES.all_panels * BOXES.wide + along) * BOXES.across + row * BOXES.wide
+        offset = (part * BOXES.all_panels * BOXES.wide + along) * BOXES.across + row * BOXES.wide
         gl.inline_asm(TEXT, "r,r,r,r,r,r,r",
                       (tile, barrier, mn + part * BOXES.step + off_mn, k + off_k,
-                       place * BOXES.element_bytes, blocks, which_matrix))  # fmt: skip
+                       offset * BOXES.element_bytes, blocks, which_matrix))  # fmt: skip
 
 
 @gluon.constexpr_function

@@ -27,7 +27,7 @@ from triton_ext.kernels.device.matrices import store_block
 from triton_ext.kernels.device.operations import (
     Found,
     Operations,
-    Place,
+    Region,
     apply_each,
     operations_of,
 )
@@ -38,8 +38,8 @@ from triton_ext.kernels.device.pieces_of_c import (
     Residual,
     gate_of,
     last_read,
+    piece_at,
     pieces_together,
-    place_of,
     stores_since,
     up_of,
 )
@@ -149,8 +149,8 @@ class Epilogue:
             else:
                 before = other
         ROWS: gl.constexpr = self.pieces.tiles.shape[1]
-        place = Place(work.off_m, columns, size, before, before_n, ROWS, PART, LAYOUT)
-        return self.operations.begin(place)
+        region = Region(work.off_m, columns, size, before, before_n, ROWS, PART, LAYOUT)
+        return self.operations.begin(region)
 
     @gluon.jit
     def finish(self, acc, work, found, phase, is_last, WHICH: gl.constexpr):
@@ -238,7 +238,7 @@ class Epilogue:
             elif self.GATED:
                 piece = acc.read(pieces[gate_of(i, NUMBER, self.PAIRED)])
             else:
-                piece = acc.read(pieces[place_of(i, NUMBER, SHARED)])
+                piece = acc.read(pieces[piece_at(i, NUMBER, SHARED)])
             if self.GATED:
                 up = acc.read(pieces[up_of(i, NUMBER, self.PAIRED)])
             if i == last_read(NUMBER, SHARED):
@@ -267,7 +267,7 @@ class Epilogue:
                         tma.store_wait(0)
                     piece = self.parts.sum(
                         acc.zeros(COLUMNS), work, WHICH,
-                        place_of(i, NUMBER, self.pieces.SHARED) * COLUMNS,
+                        piece_at(i, NUMBER, self.pieces.SHARED) * COLUMNS,
                     )  # fmt: skip
                     self.fill_piece(piece, i, work, found, phase, WHICH)
                     self.send(work, i, i + 1, WHICH)

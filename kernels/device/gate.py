@@ -44,9 +44,9 @@ def gate_gradient(
         up: how many elements behind its gate an up lies.
         step: from one gate of a row to the next.
     """
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < count
-    row, column = place // columns, place % columns
+    element = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = element < count
+    row, column = element // columns, element % columns
     where = row * 2 * columns + column * step
     gate = tl.load(sums + where, mask=inside, other=0.0).to(tl.float32)
     factor = tl.load(sums + where + up, mask=inside, other=0.0).to(tl.float32)

@@ -168,10 +168,10 @@ class Groups:
         tile_m, tile_n = tile_position(turn.tile - turn.first, down, across, tiling.group)
         off_m, off_n = tile_m * tiling.BLOCK_M, tile_n * tiling.BLOCK_N
         if self.DIM == ROWS:
-            off_m = self.place(turn, off_m, length - tiling.BLOCK_M)
+            off_m = self.tile_start(turn, off_m, length - tiling.BLOCK_M)
             whole = (length >= tiling.BLOCK_M) & (off_m % self.ALIGNED == 0)
         elif self.DIM == COLUMNS:
-            off_n = self.place(turn, off_n, length - tiling.BLOCK_N)
+            off_n = self.tile_start(turn, off_n, length - tiling.BLOCK_N)
             whole = (length >= tiling.BLOCK_N) & (off_n % self.ALIGNED == 0)
         return GroupWork(
             gl.minimum(turn.group, self.number - 1),
@@ -186,7 +186,7 @@ class Groups:
         )
 
     @gluon.jit
-    def place(self, turn, off, last):
+    def tile_start(self, turn, off, last):
         """Where a tile begins along its group, whose last one begins at `last` if it is as long."""
         return turn.start + gl.minimum(off, gl.maximum(last, 0))
 
@@ -268,11 +268,11 @@ class GroupStores:
         else:
             column_end = work.end
         row_step = pieces.desc.strides[1]
-        places = gl.expand_dims(row.to(gl.int64), 1) * row_step + gl.expand_dims(column, 0)
+        offsets = gl.expand_dims(row.to(gl.int64), 1) * row_step + gl.expand_dims(column, 0)
         if not pieces.N_MAJOR:
-            places = gl.expand_dims(column.to(gl.int64), 0) * row_step + gl.expand_dims(row, 1)
+            offsets = gl.expand_dims(column.to(gl.int64), 0) * row_step + gl.expand_dims(row, 1)
         inside = gl.expand_dims(row < row_end, 1) & gl.expand_dims(column < column_end, 0)
-        gl.store(self.pointer + places, buffer.load(LAYOUT), mask=inside)
+        gl.store(self.pointer + offsets, buffer.load(LAYOUT), mask=inside)
 
 
 @gluon.jit

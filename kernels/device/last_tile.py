@@ -61,10 +61,10 @@ class LastPieces:
     def buffer(self, i: gl.constexpr, WHICH: gl.constexpr):
         """Where a piece of a consumer lies."""
         SHAPE: gl.constexpr = self.desc.block_type.shape
-        PLACES: gl.constexpr = self.SIZES.places
-        PLACE: gl.constexpr = PLACES[WHICH % len(PLACES)][i]
-        UP_TO: gl.constexpr = [PLACE + 1, SHAPE[len(SHAPE) - 2], SHAPE[len(SHAPE) - 1]]
-        return reinterpret(self.tiles, self.desc.dtype, UP_TO, self.LAYOUT).index(PLACE)
+        SLOTS: gl.constexpr = self.SIZES.slots
+        SLOT: gl.constexpr = SLOTS[WHICH % len(SLOTS)][i]
+        UP_TO: gl.constexpr = [SLOT + 1, SHAPE[len(SHAPE) - 2], SHAPE[len(SHAPE) - 1]]
+        return reinterpret(self.tiles, self.desc.dtype, UP_TO, self.LAYOUT).index(SLOT)
 
     @gluon.jit
     def piece(self, acc, i: gl.constexpr):

@@ -1,11 +1,11 @@
 """What an epilogue computes: operations on the pieces of a tile in registers.
 
-An operation is an aggregate with two methods. `begin` is given a `Place`, and asks for what the
+An operation is an aggregate with two methods. `begin` is given a `Region`, and asks for what the
 pieces there are combined with, mostly while the tile is multiplied: each piece would wait for its
 own. `piece` is given one of these pieces and what `begin` has returned, and returns the next x.
 (A `residual` is one besides, which comes by TMA, and also has an end.)
 
-To add one: the class here, its place in `operations_of`, its values in `plan.value_names`.
+To add one: the class here, its line in `operations_of`, its values in `plan.value_names`.
 """
 
 # Gluon functions: their arguments are values of the compiler, not of Python, and a tuple that grows
@@ -24,7 +24,7 @@ from triton_ext.kernels.device.values import value
 
 
 @aggregate
-class Place:
+class Region:
     """Where some pieces of a tile lie in C, (ROWS, PART) each.
 
     Attributes:
@@ -68,21 +68,22 @@ class Vector:
     ACROSS: gl.constexpr
 
     @gluon.jit
-    def begin(self, place):
+    def begin(self, region):
         """The values for pieces: along their rows, which all have in common, or of each."""
         pointer = self.pointer
         if not self.OF_N:
-            pointer += place.before * self.EACH
+            pointer += region.before * self.EACH
         else:
-            pointer += place.before_n * self.EACH
+            pointer += region.before_n * self.EACH
         DIM: gl.constexpr = dimension(self.ACROSS, self.EACH)
         found = ()
         if DIM == 0:
-            found += (self.values(pointer, place.row, place.size[0], place.ROWS, place.LAYOUT, 0),)
+            rows = region.size[0]
+            found += (self.values(pointer, region.row, rows, region.ROWS, region.LAYOUT, 0),)
         else:
-            for i in gl.static_range(len(place.columns)):
-                off, size = place.columns[i], place.size[1]
-                found += (self.values(pointer, off, size, place.PART, place.LAYOUT, 1),)
+            for i in gl.static_range(len(region.columns)):
+                off, size = region.columns[i], region.size[1]
+                found += (self.values(pointer, off, size, region.PART, region.LAYOUT, 1),)
         return found
 
     @gluon.jit
@@ -106,7 +107,7 @@ class Factor:
     number: gl.tensor
 
     @gluon.jit
-    def begin(self, place):
+    def begin(self, region):
         """Nothing is asked for."""
         return ()
 
@@ -123,9 +124,9 @@ class Scale:
     vector: Vector
 
     @gluon.jit
-    def begin(self, place):
+    def begin(self, region):
         """The scales."""
-        return self.vector.begin(place)
+        return self.vector.begin(region)
 
     @gluon.jit
     def piece(self, x, found, i: gl.constexpr):
@@ -140,9 +141,9 @@ class Bias:
     vector: Vector
 
     @gluon.jit
-    def begin(self, place):
+    def begin(self, region):
         """The bias."""
-        return self.vector.begin(place)
+        return self.vector.begin(region)
 
     @gluon.jit
     def piece(self, x, found, i: gl.constexpr):
@@ -158,7 +159,7 @@ class Activation:
     BITS: gl.constexpr
 
     @gluon.jit
-    def begin(self, place):
+    def begin(self, region):
         """Nothing is asked for."""
         return ()
 
@@ -169,11 +170,11 @@ class Activation:
 
 
 @gluon.jit
-def begin_each(operations, place):
+def begin_each(operations, region):
     """What each operation's `begin` returns."""
     found = ()
     for i in gl.static_range(len(operations)):
-        found += (operations[i].begin(place),)
+        found += (operations[i].begin(region),)
     return found
 
 
@@ -209,11 +210,11 @@ class Operations:
     after: gl.tuple
 
     @gluon.jit
-    def begin(self, place):
+    def begin(self, region):
         """Ask for what all of them need."""
-        before = begin_each(self.before, place)
-        after = begin_each(self.after, place)
-        return Found(begin_each(self.of_part, place), before, after)
+        before = begin_each(self.before, region)
+        after = begin_each(self.after, region)
+        return Found(begin_each(self.of_part, region), before, after)
 
 
 @gluon.jit

@@ -30,7 +30,7 @@ def pieces_together(pieces, buffers):
 
 
 @gluon.constexpr_function
-def place_of(turn, pieces, shared):
+def piece_at(turn, pieces, shared):
     """Which piece of a tile is stored at its turn: the last ones first if they are shared."""
     return (turn - shared) % pieces
 
@@ -52,7 +52,7 @@ def up_of(piece, pieces, paired):
 
 @gluon.constexpr_function
 def last_read(pieces, shared):
-    """The turn after which a tile's place may be overwritten."""
+    """The turn after which a tile's columns may be overwritten."""
     return min(2 * shared or pieces, pieces) - 1
 
 
@@ -81,7 +81,7 @@ class Pieces:
         CLUSTER_COLUMNS: how many columns of blocks a cluster has; each stores pieces of its own.
         N_MAJOR: whether C is not transposed.
         SHARED: how many of a tile's last pieces, and as many of its first, lie where the next
-            tile's sums will: these are read first. 0 if the next tile's have a place of their own.
+            tile's sums will: these are read first. 0 if the next tile's have columns of their own.
     """
 
     desc: tma.tensor_descriptor
@@ -101,9 +101,9 @@ class Pieces:
     def column(self, work, piece: gl.constexpr):
         """Where the piece of a turn begins, in columns of C."""
         PART: gl.constexpr = self.tiles.shape[2]
-        PLACE: gl.constexpr = place_of(piece, self.NUMBER, self.SHARED)
+        INDEX: gl.constexpr = piece_at(piece, self.NUMBER, self.SHARED)
         off = own_column(work.off_n, self.NUMBER * PART, PART, self.CLUSTER_COLUMNS)
-        return off + PLACE * (PART // self.CLUSTER_COLUMNS)
+        return off + INDEX * (PART // self.CLUSTER_COLUMNS)
 
     @gluon.jit
     def size(self):

@@ -42,13 +42,13 @@ def quantize(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = (row < rows)[:, None] & (column < k)[None, :]
-    places = row.to(tl.int64)[:, None] * x_row + column.to(tl.int64)[None, :] * x_k
-    values = tl.load(x + matrix * x_matrix + places, mask=inside, other=0.0).to(tl.float32)
+    offsets = row.to(tl.int64)[:, None] * x_row + column.to(tl.int64)[None, :] * x_k
+    values = tl.load(x + matrix * x_matrix + offsets, mask=inside, other=0.0).to(tl.float32)
     largest = tl.max(tl.abs(values), 1)
-    place = row.to(tl.int64)
+    scale_row = row.to(tl.int64)
     if TOGETHER:
         largest = tl.max(largest, 0, keep_dims=True)
-        place = tl.program_id(0).to(tl.int64) + tl.zeros([1], tl.int64)
+        scale_row = tl.program_id(0).to(tl.int64) + tl.zeros([1], tl.int64)
     scale = tl.div_rn(largest, tl.full(largest.shape, LARGEST, tl.float32))
     if POWERS:
         scale = tl.where(scale > 0, power_of_two(scale), scale)
@@ -56,7 +56,7 @@ def quantize(
     divided = tl.div_rn(values, tl.broadcast_to(divisor, values.shape))
     out = made + matrix * rows * k + row.to(tl.int64)[:, None] * k + column[None, :]
     tl.store(out, divided.to(made.dtype.element_ty), mask=inside)
-    where = scales + matrix * scales_matrix + place * scales_row + tl.program_id(1) * scales_k
+    where = scales + matrix * scales_matrix + scale_row * scales_row + tl.program_id(1) * scales_k
     if TOGETHER:
         tl.store(where, scale)
     else:

@@ -105,17 +105,17 @@ class Parts:
         acc.release()
         gl.barrier()  # all threads have written before one of them says so
         state = self.add(256, work, WHICH, "acq_rel")
-        place = state // 256 % 256
+        arrived = state // 256 % 256
         first = 0
         among = 1
-        stays = place == work.splits - 1
+        stays = arrived == work.splits - 1
         if work.even:
             stays = state % 256 == work.splits
             if stays:
                 while (state // 256 % 256 < work.splits) | (state // 65536 % 256 == 0):
                     state = self.add(0, work, WHICH, "acquire")
                 left = state // 65536 % 256 - 1
-                first = place - left
+                first = arrived - left
                 among = work.splits - left
         return first, among, stays
 

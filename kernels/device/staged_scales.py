@@ -199,10 +199,10 @@ def staged_scales_of(scales, PLAN: gl.constexpr):
     if scales is None:
         staged: gl.constexpr = None
     else:
-        WORDS: gl.constexpr = PLAN.scale_words[0] + PLAN.scale_words[1]
+        WORDS: gl.constexpr = PLAN.scale_counts[0] + PLAN.scale_counts[1]
         BYTES: gl.constexpr = (WORDS + 3) // 4 * 16
         words = gl.allocate_shared_memory(
             gl.int32, [PLAN.tile.stages * BYTES // 16, 4], words_layout(gl.num_ctas())
         )
-        staged = StagedScales(scales, words, PLAN.scale_words[0], PLAN.scale_words[1], BYTES)
+        staged = StagedScales(scales, words, PLAN.scale_counts[0], PLAN.scale_counts[1], BYTES)
     return staged

@@ -202,11 +202,11 @@ class Accumulators:
             found = self.memory.index(turn.index)
         else:
             if turn.index == 0:
-                place = self.memory.slice(0, self.COLUMNS)
+                columns = self.memory.slice(0, self.COLUMNS)
             else:
-                place = self.memory.slice(self.COLUMNS - self.SHARED, self.COLUMNS)
+                columns = self.memory.slice(self.COLUMNS - self.SHARED, self.COLUMNS)
             SHAPE: gl.constexpr = (self.memory.shape[0], self.COLUMNS)
-            found = reinterpret(place, self.memory.dtype, SHAPE, self.LAYOUT)
+            found = reinterpret(columns, self.memory.dtype, SHAPE, self.LAYOUT)
         return found
 
     @gluon.jit

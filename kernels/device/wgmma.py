@@ -266,9 +266,9 @@ def added(product, of_tensor, registers, partial, scales):
     found: dict[tuple[int, int], list[int]] = {}
     for i in range(registers):
         tensor, inside = i // of_tensor, i % of_tensor
-        index, place = inside // own, inside % own
-        column = (tensor * own + place) // 4 * 8 + place % 2
-        pair = kind.row(index, place // 2 % 2), kind.column(column)
+        index, register = inside // own, inside % own
+        column = (tensor * own + register) // 4 * 8 + register % 2
+        pair = kind.row(index, register // 2 % 2), kind.column(column)
         found[pair] = [*found.get(pair, []), i]
     for pair in found:
         lines.append(f"mul.f32 scale, ${scales + pair[0]}, ${columns + pair[1]};")

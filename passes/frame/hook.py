@@ -302,11 +302,11 @@ class _Stages:
         if trial.died:
             raise PassError(
                 f"the pass {each.name} made a module of {self.kernel} on which Triton aborts:"
-                f" {trial.words}",
+                f" {trial.message}",
                 compiler_pass=each.name,
             )
-        if trial.words and each.compiler_pass.is_optional:
-            raise PassError(trial.words, compiler_pass=each.name)
+        if trial.message and each.compiler_pass.is_optional:
+            raise PassError(trial.message, compiler_pass=each.name)
 
     def llir(self, compile_ir: Callable[..., Any], module: Any, metadata: dict[str, Any]) -> Any:
         if "ttgir" not in self.ran:  # the compilation begins with TTGIR

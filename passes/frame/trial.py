@@ -28,11 +28,11 @@ class Trial:
 
     Attributes:
         died: whether the process did not end by itself: a signal, or no end at all.
-        words: what it said of that, or the exception that was raised; "" if all went well.
+        message: what it said of that, or the exception that was raised; "" if all went well.
     """
 
     died: bool = False
-    words: str = ""
+    message: str = ""
 
 
 def tried(work: Callable[[], object], seconds: float = _SECONDS) -> Trial:
@@ -60,7 +60,7 @@ def tried(work: Callable[[], object], seconds: float = _SECONDS) -> Trial:
         found = _ASSERTION.search(said)
         why = f": {found[0]}" if found else ""
         return Trial(True, f"the process ends with {signal.Signals(-status).name}{why}")
-    return Trial(words=said.strip().splitlines()[-1] if status and said.strip() else "")
+    return Trial(message=said.strip().splitlines()[-1] if status and said.strip() else "")
 
 
 def _in_the_fork(work: Callable[[], object], writer: int) -> None:

@@ -119,7 +119,7 @@ def limits(
     if not shared:
         return
     largest = allocations[0] if allocations else None
-    place = largest.location if largest else None
+    location = largest.location if largest else None
     name = largest.name if largest else ""
     owner = f"the largest value, {name}, takes {largest.bytes}" if largest else "none is a value's"
     limit = has.shared_memory_per_block
@@ -130,7 +130,7 @@ def limits(
             f"the kernel takes {shared} bytes of shared memory, {shared - limit} more than a block"
             f" may have ({limit}): it cannot be launched",
             f"use smaller tiles or fewer buffers; {owner}",
-            place,
+            location,
         )
         return
     if shared >= options.near_limit * limit:
@@ -140,7 +140,7 @@ def limits(
             f"the kernel takes {shared} of the {limit} bytes of shared memory that a block may"
             f" have: {limit - shared} are left",
             f"use smaller tiles or fewer buffers if anything is to be added; {owner}",
-            place,
+            location,
         )
     fit = blocks_per_sm(shared, warps, has)
     if fit.by_shared >= min(fit.by_threads, options.few_blocks + 1):
@@ -156,5 +156,5 @@ def limits(
             f" multiprocessor; with {excess} bytes less there is room for {more} (registers"
             " permitting)",
             f"save {excess} bytes; {owner}",
-            place,
+            location,
         )

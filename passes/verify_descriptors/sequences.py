@@ -19,7 +19,12 @@ from triton_ext.passes.verify_descriptors.running.mlir_trace import (
     ExecutedOperation,
     PartitionTrace,
 )
-from triton_ext.passes.verify_descriptors.running.tensormaps import CREATE, is_part
+from triton_ext.passes.verify_descriptors.running.tensormaps import (
+    ACQUIRE,
+    CREATE,
+    is_part,
+    making,
+)
 from triton_ext.passes.verify_descriptors.running.thread_trace import (
     ExecutedInstruction,
     ThreadTrace,
@@ -63,7 +68,7 @@ class Sequences:
         result: what was found so far: where allocations begin.
         expected: what each operation must become, by its `id`.
         allowed: the `id` of what each group may be, by the group's `id`.
-        position: the group of each instruction, by its `id`, and the place in it.
+        position: the group of each instruction, by its `id`, and its index in it.
         moves, transfers: the operations on shared and on tensor memory, by their `id`.
     """
 
@@ -94,7 +99,7 @@ class Sequences:
     def is_followed(self, instruction: Instruction) -> bool:
         """Whether an instruction is looked at in this block."""
         if is_part(instruction.opcode):
-            return not (self.block.rank or self.block.warp or self.block.lane)
+            return not self.block.rank
         if id(instruction) not in self.position:
             return False
         group = self.position[id(instruction)][0]
@@ -125,7 +130,7 @@ class Sequences:
         else:
             result.moves += result.pending
         if expected.end.is_early:
-            findings.unproven[f"executions after the first ones: {expected.end.words}"] += 1
+            findings.unproven[f"executions after the first ones: {expected.end.reason}"] += 1
         elif result.at < len(events):
             findings.differ(
                 None, events[result.at].instruction, _HOW_OFTEN, "as often as its operation",
@@ -136,22 +141,15 @@ class Sequences:
                 None, found.poison[0], "its condition", "one of the kernel's", found.poison[1]
             )
         elif found.end.is_early:
-            findings.unproven[f"the end of the PTX: {found.end.words}"] += 1
+            findings.unproven[f"the end of the PTX: {found.end.reason}"] += 1
         return result
 
     def execution(self, event: ExecutedOperation, result: Partition) -> bool:
         """The next operation; whether the rest can be compared, too."""
         findings, operation, events = result.found, event.operation, result.thread.events
         execution, block = Execution(self.block, result.found, event), self.block
-        if operation.name == CREATE:
-            if not (block.rank or block.warp or block.lane):
-                count = execution.make_descriptor(events[result.at :])
-                result.at += count
-                if not count:
-                    return False
-            if not block.warp:
-                result.at += execution.ending(events[result.at :])
-            return True
+        if operation.name in (CREATE, ACQUIRE):
+            return bool(block.rank or block.warp) or self.descriptor(execution, result)
         one = self.expected.get(id(operation))
         if id(operation) in self.transfers:
             *_, last = event.operands or (1,)
@@ -210,6 +208,32 @@ class Sequences:
             result.moves.append(result.pending.pop(0))
         return True
 
+    def descriptor(self, execution: Execution, result: Partition) -> bool:
+        """A TMA descriptor that the kernel makes, or the fence that lets copies see it; whether the
+        rest can be compared, too."""
+        operation, events = execution.operation, result.thread.events[result.at :]
+        if not events:
+            self.stopped(result, operation)
+            return False
+        is_fence = operation.name == ACQUIRE
+        count = making(events)
+        if is_fence:
+            count = int(events[0].instruction.opcode.startswith("fence."))
+        if not count:
+            is_cut = all(is_part(each.instruction.opcode) for each in events)
+            if is_cut and result.thread.end.is_early:
+                self.stopped(result, operation)
+            else:
+                first = events[0].instruction
+                result.found.differ(operation, first, _THIS_ONE, operation.name, "another one")
+            return False
+        result.at += count
+        if is_fence:
+            is_right = execution.acquire_descriptor(events[0])
+            result.at += execution.ending(events[count:])
+            return is_right
+        return execution.make_descriptor(events[:count])
+
     def next_group(self, one: Expected, kind: str, result: Partition) -> Group | None:
         """The group of the next event, which must be of an operation; None if it is not."""
         if result.at >= len(result.thread.events):
@@ -218,7 +242,7 @@ class Sequences:
         first = result.thread.events[result.at].instruction
         group = None if is_part(first.opcode) else self.position[id(first)][0]
         if group is None or group.kind != kind or id(one) not in self.allowed[id(group)]:
-            is_ = CREATE if group is None else "another one"
+            is_ = "a TMA descriptor is made" if group is None else "another one"
             result.found.differ(one.operation, first, _THIS_ONE, one.operation.name, is_)
             return None
         return group
@@ -237,7 +261,7 @@ class Sequences:
 
     def stopped(self, result: Partition, operation: Operation) -> None:
         """The PTX executes no more, but the module does."""
-        end = result.thread.end.words
+        end = result.thread.end.reason
         if result.thread.poison is not None:
             instruction, poison = result.thread.poison
             result.found.differ(
@@ -256,8 +280,10 @@ class Sequences:
 
     def first_of(self, operation: Operation) -> Instruction:
         """An instruction that an operation may have become."""
-        one = id(self.expected[id(operation)])
+        if (one := self.expected.get(id(operation))) is None:
+            parts = (each for each in self.function.kernel.instructions if is_part(each.opcode))
+            return next(parts, self.function.kernel.instructions[-1])
         found = (
-            group.first for group, _ in self.position.values() if one in self.allowed[id(group)]
+            group.first for group, _ in self.position.values() if id(one) in self.allowed[id(group)]
         )
         return next(found, self.function.kernel.instructions[-1])

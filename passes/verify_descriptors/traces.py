@@ -19,7 +19,7 @@ from triton_ext.passes.verify_descriptors.meaning.expectations import ModuleExpe
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected
 from triton_ext.passes.verify_descriptors.meaning.kinds import kind_of
 from triton_ext.passes.verify_descriptors.meaning.tiles import view_offset
-from triton_ext.passes.verify_descriptors.memory.allocations import compare_places
+from triton_ext.passes.verify_descriptors.memory.allocations import compare_regions
 from triton_ext.passes.verify_descriptors.memory.bytes import compare_bytes
 from triton_ext.passes.verify_descriptors.memory.stores import (
     DATA_OF_STORES,
@@ -41,6 +41,7 @@ from triton_ext.passes.verify_descriptors.running.launches import (
     TrialLaunch,
     launches,
     others,
+    parameter,
 )
 from triton_ext.passes.verify_descriptors.running.legality import (
     BOUND_TO_RULES,
@@ -56,7 +57,12 @@ from triton_ext.passes.verify_descriptors.running.mlir_trace import (
 from triton_ext.passes.verify_descriptors.running.moved import compare_moved
 from triton_ext.passes.verify_descriptors.running.ptx_trace import Tracer
 from triton_ext.passes.verify_descriptors.running.register_functions import generic_address
-from triton_ext.passes.verify_descriptors.running.tensormaps import CREATE, LaunchedWith, is_part
+from triton_ext.passes.verify_descriptors.running.tensormaps import (
+    ACQUIRE,
+    CREATE,
+    LaunchedWith,
+    is_part,
+)
 from triton_ext.passes.verify_descriptors.running.thread_trace import ThreadTrace
 from triton_ext.passes.verify_descriptors.running.trace_end import Why
 from triton_ext.passes.verify_descriptors.running.trips import short_launches, whole_launches
@@ -147,7 +153,7 @@ class TraceComparison(Sequences):
         self.launch = self.launches[0]
         self.lives: list[Life] = []
         self.moves = {id(operation): operation for operation in moves(module)}
-        makers = [each for each in module.operations if each.name == CREATE]
+        makers = [each for each in module.operations if each.name in (CREATE, ACQUIRE)]
         operations = [one.operation for one in expectations.found]
         self.transfers = {id(operation): operation for operation in transfers(module)}
         self.wanted = [*operations, *self.moves.values(), *makers, *self.transfers.values()]
@@ -255,13 +261,8 @@ class TraceComparison(Sequences):
         return found
 
     def relaunch(self, launch: TrialLaunch) -> None:
-        """With other arguments: memory in global scratch begins elsewhere."""
-        self.launch, result = launch, self.result
-        kept = {value for value, _ in self.parameters()}
-        result.starts = {
-            root: start for root, start in result.starts.items()
-            if "memdesc<" in (root.type or "") or root in kept
-        }  # fmt: skip
+        """With other arguments."""
+        self.launch = launch
         self.cluster(self.traced())
 
     def leave_out(self) -> None:
@@ -306,6 +307,16 @@ class TraceComparison(Sequences):
         """By how much a view is further than what it is a view of."""
         return view_offset(self.module, operation, operands[1] if operands[1:] else None)
 
+    def scratch(self, rank: int) -> int | None:
+        """Where the global scratch memory of a block of the cluster begins: after those of the
+        blocks before it, at the kernel's first parameter that is no argument."""
+        size, entry = self.launched.scratch, self.module.kernel
+        if size is None or entry is None:
+            return None
+        (x, y, z), (width, height, _) = self.launch.program, self.launch.programs
+        block = ((z * height + y) * width + x) * self.ctas + rank
+        return parameter(len(entry.regions[0].entry.arguments)) + block * size
+
     # ------------------------------------------------------------------- blocks and partitions
 
     def cluster(self, traces: Sequence[PartitionTrace]) -> None:
@@ -313,7 +324,7 @@ class TraceComparison(Sequences):
         result, last = self.result, self.function.kernel.instructions[-1]
         result.blocks.add(self.launch.program)
         for rank in range(self.ctas):
-            self.block = replace(self.block, rank=rank)
+            self.block = replace(self.block, rank=rank, scratch=self.scratch(rank))
             partitions = [] if result.differences else self.partitions(traces)
             if rank or result.differences:
                 continue
@@ -328,7 +339,8 @@ class TraceComparison(Sequences):
                 if not result.differences and not each.block.lane:
                     compare_transfers(each.block, result, each.transfers, each.thread, last)
             if not result.differences:
-                compare_places(self.module, result, self.lives, result.starts, self.launched.shared)
+                sizes = self.launched.shared, self.launched.scratch
+                compare_regions(self.module, result, self.lives, result.starts, *sizes)
             if not self.result.of_the_kernel:
                 is_open = self.ctas > 1 or self.copied_besides
                 compare_bytes(self.result, traces, self.expected, is_open=is_open)
@@ -491,7 +503,7 @@ class TraceComparison(Sequences):
         kernel, rank = self.function.kernel, self.block.rank
         numbers = self.launch.numbers(kernel)
         for index, name in enumerate(kernel.parameters):
-            numbers.setdefault(f"[{name}]", (index + 1) << 40)
+            numbers.setdefault(f"[{name}]", parameter(index))
         if self.ctas > 1:
             for axis, program in zip("xyz", self.launch.program, strict=True):
                 numbers[f"%clusterid.{axis}"] = program

@@ -196,10 +196,10 @@ def _executions(traces: Findings) -> Iterator[Diagnostic]:
     for operation, difference in traces.differences:
         by = f", by {operation.name}" if operation else ""
         yield _bug(f"{difference}{by}", operation, difference.instruction)
-    for operation, words in traces.of_the_kernel:
+    for operation, error in traces.of_the_kernel:
         yield Diagnostic(
             "error",
-            f"{operation.name}: {words}",
+            f"{operation.name}: {error}",
             "expect what the copies to the mbarrier bring: its phase would not complete, or too"
             " early",
             operation.location,

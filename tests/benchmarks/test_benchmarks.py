@@ -129,7 +129,7 @@ def test_constants_are_fitted_to_times(considered, known, every, gpu):
     timed = []
     for m, n, k in ((16, 4608, 3584), (512, 1024, 4096), (3000, 700, 500), (2048, 2048, 2048)):
         configs, sizes = considered(ProductSpec("bf16"))[::every], (m, n, k)
-        constants = dataclasses.replace(known, **gpu)
+        constants = fit.changed(known, **gpu)
         everything = fit.Timed(sizes, f"{m}x{n}x{k}", 1e-5, configs, ())
         seconds = everything.predicted(constants)
         pairs = [pair for pair in zip(configs, seconds, strict=True) if pair[1] < 2 * min(seconds)]

@@ -14,6 +14,7 @@ WORDS = re.findall(r"^\| ([^|]+?) \| [^|]+ \| `triton_ext/[\w/:.]+` \|$", PAGE, 
 GONE = {
     "k_blocks": "cluster_k", "cluster_columns": "cluster_n", "max_splits": "split_k",
     "strange": "poison", "narrow_desc": "edge_desc", "last_through_ring": "last_through_pipeline",
+    "place_of": "piece_at", "compare_places": "compare_regions", "scale_words": "scale_counts",
 }  # fmt: skip
 """Names that the product had, and the word that each became."""
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.runtime import autotuner
 
 import triton_ext
 
@@ -63,3 +67,28 @@ def test_a_graph_runs_at_its_replays(problem):
     assert (out == 21).all()
     assert (total == 22 + 42).all()
     assert gpu.launches == 2
+
+
+def test_what_autotuners_keep_on_disk_is_for_the_emulator_alone(tmp_path, monkeypatch):
+    """A GPU of the same architecture measures for itself; another emulated one need not."""
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+
+    configs = [triton.Config({"block": block}) for block in (64, 128)]
+
+    def launched(**options):
+        tuner = triton.autotune(configs, key=["number"], cache_results=True)(_add)
+        with triton_ext.emulate("sm_90", **options) as gpu:
+            x = torch.ones(200)
+            tuner[lambda meta: (triton.cdiv(200, meta["block"]),)](x, x, torch.zeros(200), 200)
+            return gpu.launches, tuner
+
+    assert launched()[0] == 3
+    assert launched(time="H100")[0] == 3
+    launches, tuner = launched()
+    assert launches == 1
+    real = mock.Mock(get_current_target=lambda: GPUTarget("cuda", 90, 32))
+    monkeypatch.setattr(autotuner, "driver", mock.Mock(active=real))
+    (key,), measure = tuner.cache, mock.Mock()
+    assert not tuner.check_disk_cache(key, configs, measure)
+    assert tuner.check_disk_cache(key, configs, measure)
+    measure.assert_called_once()

@@ -103,7 +103,7 @@ def test_a_fault_ends_the_program(run, mode, said):
     ("mode", "out", "said"),
     [
         ("threads", "1\n", "cuLaunchKernel: saxpy: block = (2048, 1, 1): must be at most"),
-        ("missing", "801\n500 1\n1 595 132\n", "cuGraphCreate: the emulated GPU's stand-in"),
+        ("missing", "801\n500 1\n1 595 132\n", "cuTexRefCreate: the emulated GPU's stand-in"),
         ("copy", "1\n1 595 132\n", "cuMemcpy: a read of 404 bytes at"),
         ("twice", "1\n1 595 132\n", "cuMemFree_v2: 0x"),
         ("table", "500\n1 595 132\n", "-cudart shared"),

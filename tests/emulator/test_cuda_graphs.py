@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 
 import pytest
 from sites import DATA
@@ -26,3 +27,15 @@ def test_a_graph_is_captured_and_launched(tmp_path, capfd):
         "42 43 44 4 cudaErrorStreamCaptureUnsupported",
     ]
     assert gpu.launches == 6
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_graph_is_built_of_nodes(capfd):
+    """A kernel that adds 3 to ones, twice; then to twos; then 3 and 4; then as it was built."""
+    programs = DATA / "programs"
+    command = [sys.executable, str(programs / "graph_nodes.py"), str(programs / "saxpy.ptx")]
+    (gpu,) = emulated_gpus(90)
+    assert run_program(command, gpu, print, print) == 0
+    assert capfd.readouterr().out.splitlines() == [
+        "0 1 2 4 5", "6.0 6.0", "12.0 12.0", "14.0 14.0", "2", "6.0 6.0",
+    ]  # fmt: skip

@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import kernel_cases  # noqa: E402
-from shallow_rings import two_stages  # noqa: E402
 from sites import ALL, ROOT, triton_sites  # noqa: E402
 
 import triton_ext  # noqa: E402
@@ -46,12 +45,6 @@ def error_of(found, expected):
     found, expected = found.double(), expected.double()
     assert found.shape == expected.shape
     return float((found - expected).norm() / expected.norm().clamp(min=1e-30))
-
-
-@pytest.fixture
-def shallow():
-    with two_stages():
-        yield
 
 
 @pytest.mark.usefixtures("no_binaries", "shallow")

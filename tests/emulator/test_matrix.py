@@ -772,6 +772,7 @@ def test_forms_that_are_refused():
             Case("", PRODUCT.replace(old, new), arguments, 1).run(launcher())
     for line in (
         "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {%r1}, [%r2];",
+        "wmma.load.a.sync.aligned.row.m8n8k32.shared.s4 {%r1}, [%r2];",
         "mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%r1}, {%r2}, {%r3}, {%r4}, %r5, 0;",
         "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r1}, {%r2}, {%r3}, {%r4};",
         "ldmatrix.sync.aligned.m8n8.x3.shared.b16 {%r1, %r2, %r3}, [%r4];",

@@ -50,6 +50,7 @@ SHAPES = [
     # tall and wide
     (20000, 128, 64), (128, 20000, 64), (10240, 320, 40),
 ]  # fmt: skip
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 MAJORS = [("K", "K"), ("K", "MN"), ("MN", "K"), ("MN", "MN")]
 BOTH_GPUS = [pytest.param(90, marks=pytest.mark.sm90), pytest.param(100, marks=pytest.mark.sm100)]
 
@@ -63,14 +64,6 @@ def operands(m, n, k, dtype, a_major="K", b_major="MN", seed=0):
     if b_major == "K":
         b = b.T.contiguous().T
     return a, b
-
-
-@pytest.fixture(autouse=True)
-def poisoned_output():
-    """Let torch fill new memory with NaN, so that an element left out cannot go unnoticed."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def descriptor(matrix, tile):

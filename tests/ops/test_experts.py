@@ -13,7 +13,6 @@ pytest.importorskip("triton")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from mutations import some  # noqa: E402
-from shallow_rings import two_stages  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError  # noqa: E402
@@ -25,17 +24,8 @@ from triton_ext.ops.launches import PreparedLaunch  # noqa: E402
 from triton_ext.ops.products import product  # noqa: E402
 
 needs_new = pytest.mark.skipif(not candidates.is_new(), reason="needs Triton 3.9")
-pytestmark = [pytest.mark.usefixtures("no_binaries"), needs_new]
+pytestmark = [pytest.mark.usefixtures("no_binaries", "shallow", "poisoned_memory"), needs_new]
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory():
-    """Let torch fill new memory with NaN, so that an element left out cannot go unnoticed."""
-    torch.use_deterministic_algorithms(True)
-    with two_stages():
-        yield
-    torch.use_deterministic_algorithms(False)
 
 
 def integers(generator, *shape, dtype=torch.bfloat16):

@@ -11,18 +11,8 @@ pytest.importorskip("triton", minversion="3.9")
 
 import triton_ext  # noqa: E402
 
-pytestmark = pytest.mark.sm90
+pytestmark = [pytest.mark.sm90, pytest.mark.usefixtures("poisoned_memory")]
 E4M3 = torch.float8_e4m3fn
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory():
-    """Let torch fill new memory with NaN, so that an element left out cannot go unnoticed."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.manual_seed(0)
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.cuda.empty_cache()
 
 
 def wide(stored, scales, together):

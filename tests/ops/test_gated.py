@@ -10,7 +10,6 @@ pytest.importorskip("triton")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from mutations import some  # noqa: E402
-from shallow_rings import two_stages  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import triton_ext  # noqa: E402
@@ -22,18 +21,9 @@ from triton_ext.ops.epilogue import epilogue_of  # noqa: E402
 from triton_ext.ops.products import product  # noqa: E402
 
 needs_new = pytest.mark.skipif(not candidates.is_new(), reason="needs Triton 3.9")
-pytestmark = [pytest.mark.usefixtures("no_binaries"), needs_new]
+pytestmark = [pytest.mark.usefixtures("no_binaries", "shallow", "poisoned_memory"), needs_new]
 FUNCTIONS = {"swiglu": functional.silu, "geglu": functional.gelu, "reglu": torch.relu}
 SCHEDULES = ("eager", "lazy", "random")
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory():
-    """Let torch fill new memory with NaN, so that an element left out cannot go unnoticed."""
-    torch.use_deterministic_algorithms(True)
-    with two_stages():
-        yield
-    torch.use_deterministic_algorithms(False)
 
 
 def integers(generator, *shape, dtype=torch.bfloat16):

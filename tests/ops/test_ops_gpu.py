@@ -28,7 +28,7 @@ from triton_ext.ops import launches, planning, plans, rule, tuned  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.types import output_type  # noqa: E402
 
-pytestmark = pytest.mark.sm90
+pytestmark = [pytest.mark.sm90, pytest.mark.usefixtures("poisoned_memory")]
 HALF_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 TYPES = [pytest.param(dtype, id=name) for name, dtype in HALF_TYPES.items()]
 ROUNDING = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 0.0, torch.int32: 0.0}
@@ -45,15 +45,6 @@ SUMMING = {
 ALL_TYPES = [pytest.param(dtype, id=str(dtype).removeprefix("torch.")) for dtype in SUMMING]
 PROBLEMS, PARTS = 500, 5
 MAX_ELEMENTS, MAX_FLOPS = 2**26, 2**34
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory():
-    """Let torch fill new memory with NaN, so that an element left out cannot go unnoticed."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.cuda.empty_cache()  # several test processes may share the GPU
 
 
 def assert_close(out, a, b, out_dtype=None):

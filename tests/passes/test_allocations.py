@@ -6,7 +6,7 @@ import pytest
 
 from triton_ext.mlir.module import MlirModule
 from triton_ext.passes.verify_descriptors.meaning.tiles import view_offset
-from triton_ext.passes.verify_descriptors.memory.allocations import compare_places
+from triton_ext.passes.verify_descriptors.memory.allocations import compare_regions
 from triton_ext.passes.verify_descriptors.running.findings import Findings
 from triton_ext.passes.verify_descriptors.running.launches import BASES
 from triton_ext.passes.verify_descriptors.running.mlir_trace import Life
@@ -39,7 +39,7 @@ def found(distance, a_used, b_used, shared=4 * BYTES):
     findings = Findings()
     lives = [Life(A, *a_used), Life(B, *b_used)]
     starts = {A: (BASES.shared, INSTRUCTION), B: (BASES.shared + distance, INSTRUCTION)}
-    compare_places(MODULE, findings, lives, starts, shared)
+    compare_regions(MODULE, findings, lives, starts, shared)
     return findings
 
 

@@ -159,11 +159,25 @@ def test_where_conditions_turn():
   setp.eq.b32 %p3, %r4, 0;
   setp.lt.u32 %p4, %r1, %r5;
   setp.lt.and.u32 %p5, %r1, 40, %p4;
+  setp.ne.u32 %p6, %r1, 21;
   ret;
 }
 """).kernels
     turns = Turns(kernel, {"[kernel_param_0]": 100})
-    assert turns.of("%tid.x", 128) == [39, 40, 63, 64, 95, 96, 99, 100]
+    assert sorted(turns.of("%tid.x", 128)) == [
+        20,
+        21,
+        22,
+        39,
+        40,
+        63,
+        64,
+        95,
+        96,
+        99,
+        100,
+    ]
+    assert turns.of("%tid.x", 128)[0] == 21  # a condition for one number alone comes first
     assert turns.of("%ctaid.x", 128) == []
 
 

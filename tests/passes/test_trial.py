@@ -81,15 +81,15 @@ def test_the_process_lives():
 
 def test_how_a_trial_ends():
     """By itself, by an exception, by a signal, or not at all; nothing of it is printed."""
-    assert tried(lambda: os.write(2, b"some words\n")).words == ""
+    assert tried(lambda: os.write(2, b"some words\n")).message == ""
 
     def raises():
         raise ValueError("this")
 
     assert tried(raises) == tried(raises)
-    assert (tried(raises).died, tried(raises).words) == (False, "ValueError: this")
+    assert (tried(raises).died, tried(raises).message) == (False, "ValueError: this")
     dead = tried(lambda: os.kill(os.getpid(), signal.SIGSEGV))
-    assert (dead.died, dead.words) == (True, "the process ends with SIGSEGV")
+    assert (dead.died, dead.message) == (True, "the process ends with SIGSEGV")
     began = time.monotonic()
     assert tried(lambda: time.sleep(60), seconds=0.2).died
     assert time.monotonic() - began < 10

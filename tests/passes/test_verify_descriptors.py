@@ -280,6 +280,41 @@ def test_a_ring_that_reads_its_first_stage():
         assert is_found(kernel, Corruption("", text)), name
 
 
+DEVICE_DESCRIPTORS = "dot-tma-matmul_by_device_descriptors-fp16-sm100"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "changed"),
+    [
+        (r"mad\.lo\.s64(\s+%rd\d+), %rd\d+, 384, ", r"mad.lo.s64\1, 0, 384, "),
+        (r"(mad\.lo\.s64\s+%rd\d+, %rd\d+), 384, ", r"\1, 383, "),
+        (r"add(\.s64\s+%rd\d+, %rd\d+, 128;)", r"sub\1"),
+        (r"@%p\d+ (tensormap\.cp_fenceproxy)", r"\1"),
+        (r"@%p\d+ fence\.proxy\.tensormap[^;]*;", ""),
+        (r"@%p\d+ tensormap\.cp_fenceproxy[^;]*;", ""),
+        (r"(@%p\d+ tensormap\.cp_f[^;]*;)(.*?)(@%p\d+ fence\.proxy[^;]*;)", r"\3\2\1"),
+        (r"@(%p\d+) (tensormap\.cp_f[^;]*;)",
+         r"setp.ne.and.u32 %p99999, %tid.x, 12, \1;\n@%p99999 \2"),
+        (r"@(%p\d+) (tensormap\.cp_f[^;]*;)",
+         r"setp.ne.and.u32 %p99999, %ctaid.x, 21, \1;\n@%p99999 \2"),
+        (r"(?<=\s)(mov\.b32\s+%r\d+, 64;)",
+         r"setp.ne.u32 %p99999, %ctaid.x, 21;\n@%p99999 \1"),
+        (r"mov\.b32\s+%r\d+, 64;", ""),
+    ],
+    ids=[
+        "the scratch of another block", "not that of a block's size", "before the block's",
+        "copied by all warps", "no fence", "no copy", "the fence first", "a lane does not copy",
+        "a block does not copy", "a block writes no size", "a size that nothing has written",
+    ],
+)  # fmt: skip
+def test_descriptors_that_the_kernel_makes(pattern, changed):
+    """They lie in the block's own scratch memory, whole, in each block; copies see them."""
+    kernel = corpus().named(DEVICE_DESCRIPTORS)
+    ptx, count = re.subn(pattern, changed, kernel.ptx, count=1, flags=re.DOTALL)
+    assert count
+    assert is_found(kernel, Corruption("", ptx))
+
+
 def test_allocations_lie_apart():
     """Two allocations that are in use at the same time have one address."""
     kernel = corpus().named("matmul-bf16-K-MN-128-nvmma-sm90")
@@ -571,7 +606,7 @@ def test_a_trace_of_ptx():
     ]
     assert [(address, before) for _, address, before in trace.accesses] == [(4168, 2), (4168, 5)]
     assert Tracer(kernel, copy, given_).run(32, 3).end.why is Why.LONG
-    assert "is not known" in Tracer(kernel, copy, {}).run(0, 9).end.words
+    assert "is not known" in Tracer(kernel, copy, {}).run(0, 9).end.reason
 
 
 RARE = """
@@ -617,7 +652,7 @@ def test_a_branch_on_elements():
     assert [each.instruction.opcode for each in trace.events] == ["copy", "use"]
     assert all(isinstance(value, Poison) for value in trace.events[1].operands)
     assert trace.poison is None
-    assert "PTX line 16 is not known" in trace.end.words
+    assert "PTX line 16 is not known" in trace.end.reason
     for inside in ("copy [%r9], [%rd1, {7, 7}];", "ld.shared.b32 %r4, [symbol];", "ret;"):
         trace = traced(RARE.replace("mov.b32 %r4, 3;", inside))
         assert trace.events == []
@@ -685,7 +720,7 @@ module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:90"} {
         (0, 0, contents(1 << 20, 4)), (3, 2, contents((1 << 20) + 12, 4)), (1, 1, (memory, 0)),
     ]  # fmt: skip
     assert (
-        traced(TrialLaunch({}, (0, 0, 0), (1, 1, 1))).end.words
+        traced(TrialLaunch({}, (0, 0, 0), (1, 1, 1))).end.reason
         == "how often a loop runs is not known"
     )
     assert len(traced(TrialLaunch({0: 0, 1: 5}, (0, 0, 0), (1, 1, 1)), 2).events) == 2

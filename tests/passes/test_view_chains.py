@@ -7,18 +7,19 @@ import subprocess
 import sys
 
 import pytest
-from sites import SUPPORT
+from pass_corpus import environment
+from sites import SUPPORT, triton_sites
 
-pytest.importorskip("triton", minversion="3.9")
 pytest.importorskip("torch")
 
 
-def test_chains_of_views(tmp_path):
+@pytest.mark.parametrize("site", triton_sites())
+def test_chains_of_views(site, tmp_path):
     """No pass complains of a right kernel, none makes it wrong, and none ends the process."""
     told = subprocess.run(
-        [sys.executable, str(SUPPORT / "view_chains.py"), "--seed", "3", "--count", "8"],
-        capture_output=True, text=True, cwd=tmp_path,
+        [sys.executable, str(SUPPORT / "view_chains.py"), "--seed", "3", "--count", "6"],
+        capture_output=True, text=True, cwd=tmp_path, env=environment(site),
     )  # fmt: skip
     assert told.returncode == 0, told.stderr[-3000:]
     counts = json.loads(told.stdout)
-    assert counts["run"] >= 5, counts
+    assert counts["run"] >= 4, counts

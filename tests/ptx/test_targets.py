@@ -49,7 +49,7 @@ def test_a_target_lacks_what_ptxas_refuses(name, ptxas):
 
 def test_every_opcode_has_a_sample_and_every_row_too():
     bases = {found.base for each in INSTRUCTIONS.values() if (found := find(each[0], OPCODES))}
-    forms = {"barrier.warp.sync", "prefetch.param.tensormap", "wmma", "mma.sp", "mma.sync.sp"}
+    forms = {"barrier.warp.sync", "prefetch.param.tensormap", "mma.sp", "mma.sync.sp"}
     assert set(OPCODES) - bases <= NOT_SAMPLED | forms
     for row in ROWS:
         assert any(

@@ -3,9 +3,9 @@
 ``python tests/support/foreign.py [--projects A B] [--arch sm_90] [--folder .foreign] [--write]``
 installs each project of `foreign_cases` into a folder of its own, without what it depends on, and
 runs its kernels at small sizes in a process of its own: under three schedules, and in strict mode,
-with all passes on, those that rewrite too. It prints a table; ``--write`` makes
-``docs/reference/foreign.md`` of it. It ends with status 1 if a kernel does not come out right, or a
-pass finds an error in one.
+with all passes on, those that rewrite too. It prints a table; ``--write`` writes its rows into
+``docs/reference/foreign.md``. It ends with status 1 if a kernel does not come out right, or a pass
+finds an error in one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -188,6 +189,23 @@ def run_project(project: Any, arch: str, folder: Path, timeout: float) -> list[d
     ]  # fmt: skip
 
 
+def kept(text: str) -> dict[tuple[str, ...], dict[str, Any]]:
+    """The rows of a page, by project, kernel and GPU; what the passes said is counted alone."""
+    found = {}
+    for line in text.partition(f"\n{CUDA}\n")[0].splitlines():
+        cells = [each.strip().replace("\\|", "|") for each in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) != 9 or not cells[6].isdecimal():
+            continue
+        project, version, kernel, arch, verdict, strict, launches, alarms, seconds = cells
+        strict = {"same": verdict, "not run": ""}.get(strict, strict)
+        found[project, kernel, arch] = {
+            "project": project, "version": version, "kernel": kernel, "arch": arch,
+            "verdict": verdict, "strict": strict, "launches": int(launches),
+            "alarms": [""] * int(alarms), "seconds": float(seconds),
+        }  # fmt: skip
+    return found
+
+
 def page(rows: Iterable[dict[str, Any]]) -> str:
     """``docs/reference/foreign.md``."""
     rows = list(rows)
@@ -240,6 +258,7 @@ def main() -> int:
     from foreign_cases import PROJECTS
 
     rows: list[dict[str, Any]] = []
+    written = kept(PAGE.read_text(encoding="utf-8"))
     chosen = [each for each in PROJECTS if each.package in (arguments.projects or [each.package])]
     for arch, project in itertools.product(arguments.arch, chosen):
         folder = arguments.folder / project.package
@@ -250,7 +269,8 @@ def main() -> int:
             rows.append(row)
         if arguments.write:
             _, heading, rest = PAGE.read_text(encoding="utf-8").partition(f"\n{CUDA}\n")
-            PAGE.write_text(page(rows) + heading + rest, encoding="utf-8")
+            written |= {(row["project"], row["kernel"], row["arch"]): row for row in rows}
+            PAGE.write_text(page(written.values()) + heading + rest, encoding="utf-8")
     return int(
         any(not row["verdict"].startswith((RIGHT, EARLIER)) or row["alarms"] for row in rows)
     )

@@ -34,6 +34,7 @@ from triton_ext.emulator.host.cuda.library import build
 from triton_ext.emulator.host.cuda.nvcc import compiler
 from triton_ext.emulator.host.cuda.server import run_program
 from triton_ext.emulator.host.emulate import emulated_gpus
+from triton_ext.emulator.host.gpu import EmulatedGpu
 
 HOSTS = Path(__file__).with_name("foreign_hosts")
 SCHEDULES = ("eager", "lazy", "random")
@@ -257,11 +258,8 @@ def compiled(program: Program, folder: Path, made: Path, *, mended: bool = False
     return target
 
 
-def run(
-    program: Program, binary: Path, schedule: str, *, strict: bool = False
-) -> tuple[str, set[str]]:
-    """`RIGHT`, or what is wrong; and what is undefined."""
-    (gpu,) = emulated_gpus(program.arch, schedule=schedule, strict=strict)
+def run(program: Program, binary: Path, gpu: EmulatedGpu) -> tuple[str, str]:
+    """`RIGHT`, or what is wrong; and the last line that the program prints."""
     told: list[str] = []
     faults: list[EmulationError] = []
     stdout = os.dup(1)
@@ -276,13 +274,12 @@ def run(
             os.close(stdout)
         out.seek(0)
         printed = out.read().decode()
-    undefined = set(gpu.taken)
-    if faults:
-        return f"{type(faults[0]).__name__}: {str(faults[0]).splitlines()[0]}", undefined
-    if status == 0 and re.search(r"^right|successful\.$", printed, re.MULTILINE):
-        return RIGHT, undefined
     last = (printed.strip().splitlines() or told or [""])[-1]
-    return f"exit status {status}: {last}", undefined
+    if faults:
+        return f"{type(faults[0]).__name__}: {str(faults[0]).splitlines()[0]}", last
+    if status == 0 and re.search(r"^right|successful\.$", printed, re.MULTILINE):
+        return RIGHT, last
+    return f"exit status {status}: {last}", last
 
 
 def row_of(program: Program, folder: Path, made: Path) -> dict[str, Any]:
@@ -294,14 +291,16 @@ def row_of(program: Program, folder: Path, made: Path) -> dict[str, Any]:
     for mode, strict in MODES.items():
         verdicts = {}
         for schedule in SCHEDULES:
-            verdicts[schedule], said = run(program, binary, schedule, strict=strict)
-            undefined |= said
+            (gpu,) = emulated_gpus(program.arch, schedule=schedule, strict=strict)
+            verdicts[schedule], _ = run(program, binary, gpu)
+            undefined |= set(gpu.taken)
         row[mode] = verdicts
     row["undefined"] = sorted(undefined)
     row["seconds"] = round(time.monotonic() - begun, 1)
     if program.mended and set(row["hardware"].values()) != {RIGHT}:
         mended = compiled(program, folder, made, mended=True)
-        row["mended"] = {run(program, mended, schedule)[0] for schedule in SCHEDULES} == {RIGHT}
+        gpus = (emulated_gpus(program.arch, schedule=each)[0] for each in SCHEDULES)
+        row["mended"] = {run(program, mended, gpu)[0] for gpu in gpus} == {RIGHT}
     return row
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -40,12 +41,18 @@ def attempt(run, job):
         return {"error": f"{type(error).__name__}: {error}"[-400:]}
 
 
-def forked(run, job):
-    """What `run(job)` returns, or why it does not: an exception, or the death of the process."""
+def forked(run, job, seconds=None):
+    """What `run(job)` returns, or why it does not: an exception, or the death of the process.
+
+    Args:
+        seconds: of processor time after which the process ends; None: it may take any.
+    """
     reader, writer = os.pipe()
     worker = os.fork()
     if not worker:
         os.close(reader)
+        if seconds:
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         result = attempt(run, job)
         with os.fdopen(writer, "w") as out:

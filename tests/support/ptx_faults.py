@@ -22,16 +22,15 @@ import random
 import re
 import signal
 import sys
-import tempfile
-import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forked import own_cache
 from ptx_mutations import WHOLE, Mutation, Mutator, sample
 
 from triton_ext.ptx.parse import parse_ptx
@@ -108,9 +107,9 @@ class Launched:
         """What a change does: "harmless", "not PTX", or what is wrong."""
         for schedule in ("eager", "random"):
             if schedule not in self.results:
-                began = time.process_time(), os.times().children_user
+                began = os.times().children_user
                 self.results[schedule] = self.outcome(self.ptx, schedule, 120)
-                self.seconds = max(self.seconds, os.times().children_user - began[1])
+                self.seconds = max(self.seconds, os.times().children_user - began)
                 if ":" in self.results[schedule]:
                     raise RuntimeError(f"{self.name}: {self.results[schedule]}")
             found = self.outcome(mutation.of(self.ptx), schedule, 3 * self.seconds + 1)
@@ -216,28 +215,33 @@ def capture(job: dict[str, Any]) -> list[Launched]:
 # ------------------------------------------------------------------------------- a measurement
 
 
-def judge_job(job: dict[str, Any], each: int, seed: int, budget: float) -> list[dict[str, Any]]:
-    """The kernels of a job, each with the judged mutations that fit into so many seconds."""
+def judged(job: dict[str, Any], each: int, seed: int, budget: float) -> Iterator[dict[str, Any]]:
+    """The first kernel of a job, if it has what mutations reach, then the judged mutations that fit
+    into so many seconds of processor time.
+    """
+
+    def used() -> float:
+        times = os.times()
+        return times.user + times.system + times.children_user + times.children_system
+
     with redirect_stdout(sys.stderr):
         launched = capture(job)
-    found = []
     for one in launched[:1]:
         if not any(each.opcode.startswith(WHOLE) for each in Mutator(one.ptx).kernel.instructions):
             continue
-        faults, began = [], time.time()
-        for mutation in sample(one.ptx, each, seed, one.block):
-            faults.append({**dataclasses.asdict(mutation), "verdict": one.judge(mutation)})
-            if time.time() - began > budget and len(faults) > 5:
-                break
-        found.append({
+        yield {
             "name": one.name, "kernel": one.kernel, "arch": one.arch, "ttgir": one.ttgir,
-            "ptx": one.ptx, "metadata": one.metadata, "faults": faults,
-        })  # fmt: skip
-    return found
+            "ptx": one.ptx, "metadata": one.metadata,
+        }  # fmt: skip
+        began = used()
+        for number, mutation in enumerate(sample(one.ptx, each, seed, one.block)):
+            if number > 5 and used() - began > budget:
+                break
+            yield {**dataclasses.asdict(mutation), "verdict": one.judge(mutation)}
 
 
-def in_fork(work: Callable[[], Any]) -> Any:
-    """What a function returns in a forked process; RuntimeError if it raises, or dies.
+def each_in_fork(work: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """What is iterated over in a forked process, as it comes; RuntimeError if that raises, or dies.
 
     Garbage of the parent stays there: its finalizers may join threads that are not forked.
     """
@@ -251,18 +255,29 @@ def in_fork(work: Callable[[], Any]) -> Any:
         torch.set_num_threads(1)  # the parent's pool of threads is not forked: who asks it waits
         with os.fdopen(writer, "w") as out:
             try:
-                json.dump({"made": work()}, out)
+                for each in work():
+                    print(json.dumps({"made": each}), file=out, flush=True)
+                end = {}
             except BaseException:
-                json.dump({"error": traceback.format_exc()[-2000:]}, out)
+                end = {"error": traceback.format_exc()[-2000:]}
+            print(json.dumps(end), file=out, flush=True)
         os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as answer:
-        text = answer.read()
+    found = {}
+    with os.fdopen(reader) as answers:
+        for line in answers:
+            found = json.loads(line)
+            if "made" in found:
+                yield found["made"]
     status = os.waitpid(child, 0)[1]
-    found = json.loads(text) if text else {"error": f"the process ended with status {status}"}
-    if "error" in found:
-        raise RuntimeError(found["error"])
-    return found["made"]
+    if status or found:
+        raise RuntimeError(found.get("error", f"the process ended with status {status}"))
+
+
+def in_fork(work: Callable[[], Any]) -> Any:
+    """What a function returns in a forked process; RuntimeError if it raises, or dies."""
+    [made] = each_in_fork(lambda: [work()])
+    return made
 
 
 def or_nothing(work: Callable[[], list[Any]]) -> list[Any]:
@@ -279,55 +294,62 @@ HARMLESS = ("harmless", "not PTX")
 MOVES = ("st.shared", "ld.shared", "ldmatrix", "stmatrix")
 
 
-def classes(kernel: dict[str, Any]) -> Iterator[tuple[tuple[str, str], Mutation]]:
-    """What verify-descriptors says of each judged mutation: (what it reaches, the class).
+class Report:
+    """What verify-descriptors says of one kernel, to compare what it says of mutations with.
 
-    Not found, but not claimed either is a fault if the report of the changed kernel has a reason
-    that it has not, or less often, of the kernel itself; if that one already says that not all
-    executions were compared, or if all that the changed instruction reaches stands among what is
-    not looked at.
+    Raises:
+        AssertionError: it finds a fault in the kernel itself.
     """
-    from triton_ext.passes import Compilation, get_pass
 
-    def verified(ptx: str) -> Any:
-        texts = {"ttgir": kernel["ttgir"], "ptx": ptx}
-        given = kernel["kernel"], kernel["arch"], "ptx", texts, kernel["metadata"]
+    def __init__(self, kernel: dict[str, Any]) -> None:
+        self.of = kernel
+        self.mutator = Mutator(kernel["ptx"])
+        self.at = {each.line: each for each in self.mutator.kernel.instructions}
+        before = self.verified(kernel["ptx"])
+        assert not before.diagnostics, (kernel["name"], str(before.diagnostics[0]))
+        self.unproven = before.report["unproven"]
+        self.is_partial = any(
+            name.startswith(("executions", "the end of the PTX", "partitions"))
+            for name in self.unproven
+        )
+        branches = {
+            line for line, each in self.at.items() if each.opcode.startswith(("bra", "brx"))
+        }
+        self.unseen = branches | set(before.report["not_looked_at_lines"])
+
+    def verified(self, ptx: str) -> Any:
+        from triton_ext.passes import Compilation, get_pass
+
+        texts = {"ttgir": self.of["ttgir"], "ptx": ptx}
+        given = self.of["kernel"], self.of["arch"], "ptx", texts, self.of["metadata"]
         return get_pass("verify-descriptors")(Compilation(*given))
 
-    mutator = Mutator(kernel["ptx"])
-    at = {each.line: each for each in mutator.kernel.instructions}
-    before = verified(kernel["ptx"])
-    assert not before.diagnostics, (kernel["name"], str(before.diagnostics[0]))
-    unproven = before.report["unproven"]
-    in_part = any(
-        name.startswith(("executions", "the end of the PTX", "partitions")) for name in unproven
-    )
-    listed = set(before.report["not_looked_at_lines"])
-    branches = {
-        each.line for each in mutator.kernel.instructions
-        if each.opcode.startswith(("bra", "brx"))
-    }  # fmt: skip
-    for fault in kernel["faults"]:
-        verdict = fault["verdict"]
-        mutation = Mutation(**{name: value for name, value in fault.items() if name != "verdict"})
-        if verdict == "not PTX" or not mutator.matters(at[mutation.line], mutation.text):
-            continue
+    def judge(self, mutation: Mutation, verdict: str) -> tuple[str, str] | None:
+        """What a mutation reaches, and its class; None for what is no change of what counts.
+
+        Not found, but not claimed either is a fault if the report of the changed kernel has a
+        reason that it has not, or less often, of the kernel itself; if that one already says that
+        not all executions were compared, or if all that the changed instruction reaches stands
+        among what is not looked at.
+        """
+        if verdict == "not PTX" or not self.mutator.matters(self.at[mutation.line], mutation.text):
+            return None
         place = "moves between registers and shared memory"
         reaches = [each for each in mutation.reaches if not each.startswith(("bra", "brx"))]
         if not reaches or not all(each.startswith(MOVES) for each in reaches):
             place = "TMA copies, MMAs, mbarriers, tensor memory, branches"
-        outcome = verified(mutation.of(kernel["ptx"]))
+        outcome = self.verified(mutation.of(self.of["ptx"]))
         if outcome.diagnostics:
             found = "found"
         elif (
-            Counter(outcome.report["unproven"]) - Counter(unproven)
-            or in_part
-            or set(mutation.lines) <= listed | branches
+            Counter(outcome.report["unproven"]) - Counter(self.unproven)
+            or self.is_partial
+            or set(mutation.lines) <= self.unseen
         ):
             found = "unproven"
         else:
             found = "claimed"
-        yield (place, found if verdict not in HARMLESS else f"harmless, {found}"), mutation
+        return place, found if verdict not in HARMLESS else f"harmless, {found}"
 
 
 def table(counts: Counter[tuple[str, str]]) -> str:
@@ -355,47 +377,72 @@ def chosen_jobs(only: str, seed: int) -> list[dict[str, Any]]:
     return jobs
 
 
+def judgements(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Each kernel, followed by its judged mutations, as they come."""
+    import corpus_worker  # noqa: F401 (what is imported here, the forks inherit)
+    import plan_launch  # noqa: F401
+    import torch
+
+    import triton_ext
+
+    torch.set_num_threads(1)
+    with triton_ext.emulate("sm_90"):
+        pass
+    for job in chosen_jobs(chosen.only, chosen.seed)[: chosen.kernels]:
+        try:
+            yield from each_in_fork(
+                lambda job=job: judged(job, chosen.each, chosen.seed, chosen.budget)
+            )
+        except RuntimeError as error:
+            print(f"{job['name']}: {error}", file=sys.stderr)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--each", type=int, default=12, help="mutations of a kernel")
-    parser.add_argument("--budget", type=float, default=5, help="seconds to judge a kernel's")
+    parser.add_argument(
+        "--budget", type=float, default=5, help="seconds of processor time to judge a kernel's"
+    )
     parser.add_argument("--kernels", type=int, default=1000, help="at most so many")
     parser.add_argument("--only", default="", help="a regular expression of jobs")
-    parser.add_argument("--keep", type=Path, help="a file for what is judged, a line a kernel")
+    parser.add_argument("--keep", type=Path, help="a file for what is judged, as it comes")
     parser.add_argument("--judged", type=Path, nargs="*", help="such files, in place of judging")
     chosen = parser.parse_args()
     os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
     counts: Counter[tuple[str, str]] = Counter()
-    with tempfile.TemporaryDirectory() as cache:
-        os.environ["TRITON_CACHE_DIR"] = cache
+    alarms, kernels, report = 0, 0, None
+    with own_cache():
         if chosen.judged:
             lines = [line for path in chosen.judged for line in path.read_text().splitlines()]
-            kernels: Iterator[Any] = map(json.loads, lines)
+            found: Iterator[Any] = map(json.loads, lines)
         else:
-            kernels = (
-                kernel
-                for job in chosen_jobs(chosen.only, chosen.seed)[: chosen.kernels]
-                for kernel in or_nothing(
-                    lambda job=job: judge_job(job, chosen.each, chosen.seed, chosen.budget)
-                )
-            )  # fmt: skip
-        names = []
-        for kernel in kernels:
-            names.append(kernel["name"])
+            found = judgements(chosen)
+        for each in found:
             if chosen.keep:
                 with chosen.keep.open("a") as out:
-                    out.write(json.dumps(kernel) + "\n")
-            for what, mutation in classes(kernel):
+                    out.write(json.dumps(each) + "\n")
+            if "ptx" in each:
+                kernels += 1
+                try:
+                    report = Report(each)
+                except AssertionError as error:
+                    report, alarms = None, alarms + 1
+                    print(f"false alarm: {error}", file=sys.stderr, flush=True)
+            elif report is not None:
+                verdict = each.pop("verdict")
+                mutation = Mutation(**each)
+                what = report.judge(mutation, verdict)
+                if what is None:
+                    continue
                 counts[what] += 1
-                if what[1] in ("claimed", "unproven"):
-                    change = " ".join(mutation.text.split())[:80]
-                    print(f"{what[1]}: {kernel['name']}, PTX line {mutation.line}: {mutation.kind}:"
-                          f" {change}", file=sys.stderr)  # fmt: skip
+                change = " ".join(mutation.text.split())[:80]
+                print(f"{what[1]}: {report.of['name']}, PTX line {mutation.line}: {mutation.kind}:"
+                      f" {change}", file=sys.stderr, flush=True)  # fmt: skip
     harmless = sum(count for (_, name), count in counts.items() if name.startswith("harmless"))
-    print(f"seed {chosen.seed}: {len(names)} kernels, {harmless} harmless mutations")
+    print(f"seed {chosen.seed}: {kernels} kernels, {harmless} harmless mutations, {alarms} alarms")
     print(table(counts))
-    return int(any(name == "claimed" for _, name in counts))
+    return int(bool(alarms) or any(name == "claimed" for _, name in counts))
 
 
 if __name__ == "__main__":

@@ -129,12 +129,14 @@ class Mutator:
     Args:
         ptx: the module.
         block: the ``%ctaid.x`` for which an instruction may be left out.
+        name: of the kernel, in a module with several.
     """
 
-    def __init__(self, ptx: str, block: int = 0) -> None:
+    def __init__(self, ptx: str, block: int = 0, name: str = "") -> None:
         self.ptx, self.block = ptx, block
         self.starts = [0, *(match.end() for match in re.finditer("\n", ptx))]
-        (self.kernel,) = [each for each in parse_ptx(ptx).kernels if each.is_entry]
+        entries = [each for each in parse_ptx(ptx).kernels if each.is_entry]
+        (self.kernel,) = [each for each in entries if name in ("", each.name)]
         self.reached = reached(self.kernel)
         self.threads = int((*self.kernel.directives.get("reqntid", ()), 32)[0])
         self.written: dict[str, list[tuple[int, str]]] = {}

@@ -30,6 +30,7 @@ from ptx_faults import Launched, capture, or_nothing
 from ptx_mutations import Mutation, Mutator
 
 from triton_ext.ptx.folding import destinations, mentioned
+from triton_ext.ptx.forms import read
 from triton_ext.ptx.parse import Instruction
 
 SCHEDULES = ("eager", "lazy", "random")
@@ -59,9 +60,9 @@ USES = ("tcgen05.mma", "wgmma.wait_group", "ld.shared", "ldmatrix", "tcgen05.ld"
 _GROUPS_LEFT = re.compile(r"(\d+)\s*;$")
 
 
-def seeds(ptx: str) -> Iterator[Mutation]:
-    """Every seed of a PTX module, in the order of the text."""
-    mutator = Mutator(ptx)
+def seeds(ptx: str, name: str = "") -> Iterator[Mutation]:
+    """Every seed of a PTX module, or of the kernel of that name, in the order of the text."""
+    mutator = Mutator(ptx, name=name)
     instructions = mutator.kernel.instructions
     for number, each in enumerate(instructions):
         span = mutator.span(each)
@@ -94,19 +95,27 @@ def _changes(each: Instruction, text: str) -> Iterator[tuple[str, str]]:
             yield "constant phase", f"{guard}{constant}"
     elif opcode.startswith("tcgen05.commit"):
         yield "commit doubled", f"{text}\n\t{text}"
-    elif opcode.startswith("mbarrier.init") and operands[1].isdecimal():
-        yield "arrival count", f"{guard}{opcode} {operands[0]}, {int(operands[1]) + 1};"
+    elif opcode.startswith("mbarrier.init"):
+        if operands[1].isdecimal():
+            yield "arrival count", f"{guard}{opcode} {operands[0]}, {int(operands[1]) + 1};"
+        else:
+            yield "arrival count", _changed(each, guard, operands[1], "add.u32", 1)
     elif ".expect_tx" in opcode:
-        other = f"%other{each.line}"
-        counted = f"{opcode} {', '.join((*operands[:-1], other))};"
-        yield (
-            "byte count",
-            f"{{ .reg .b32 {other}; sub.u32 {other}, {operands[-1]}, 512; {guard}{counted} }}",
-        )
+        yield "byte count", _changed(each, guard, operands[-1], "sub.u32", 512)
+    if ".multicast::cluster" in opcode:
+        yield "multicast mask", _changed(each, guard, read(each).operand("cta_mask"), "xor.b16", 1)
     left = _GROUPS_LEFT.search(rest)
     if ".wait_group" in opcode and left:
         more = rest[: left.start()] + f"{int(left[1]) + 1};"
         yield "wait_group one too many", f"{guard}{opcode}{more}"
+
+
+def _changed(each: Instruction, guard: str, operand: str, operation: str, by: int) -> str:
+    """An instruction, one of whose operands an operation changes before."""
+    other, kind = f"%other{each.line}", f"b{operation[-2:]}"
+    operands = (other if text == operand else text for text in each.operands)
+    computed = f"{operation} {other}, {operand}, {by};"
+    return f"{{ .reg .{kind} {other}; {computed} {guard}{each.opcode} {', '.join(operands)}; }}"
 
 
 def _last_use(mutator: Mutator, number: int) -> int | None:
@@ -131,10 +140,10 @@ def _last_use(mutator: Mutator, number: int) -> int | None:
     return None
 
 
-def chosen(ptx: str, reached: set[int], each: int, seed: int) -> list[Mutation]:
+def chosen(ptx: str, reached: set[int], each: int, seed: int, name: str = "") -> list[Mutation]:
     """So many seeds of each kind, of instructions that are executed."""
     found: dict[str, list[Mutation]] = {}
-    for mutation in seeds(ptx):
+    for mutation in seeds(ptx, name):
         if mutation.line in reached:
             found.setdefault(mutation.kind, []).append(mutation)
     random_ = random.Random(seed)

@@ -6,27 +6,26 @@ slice, permute and reshape leads to the view that a product, a load, a TMA store
 tensor memory reads. A right answer without passes must be one with each of them, and no pass may
 complain.
 
-``python tests/support/view_chains.py --seed N --first N --count N`` prints what went wrong, and
-fails then.
-Each chain runs in a fork: where Triton itself aborts or refuses, no pass is asked. What ends the
-process with passes, and not without, is a pass's fault.
+``python tests/support/view_chains.py --seed N --first N --count N`` prints a line for each chain,
+then the counts as JSON; it fails if anything went wrong. ``PYTHONPATH=.tritons/3.8.0`` before it
+takes another release.
+Each chain runs in a fork of a process that has compiled and run a few: where Triton itself aborts
+or refuses, no pass is asked. What ends the process with passes, and not without, is a pass's fault.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import sys
-import tempfile
 import warnings
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from forked import forked
+import triton
+from forked import forked, own_cache
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import blackwell
@@ -38,30 +37,58 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from up_to_ptx import up_to_ptx
 
 import triton_ext
-from triton_ext.compat import async_load, async_store, reinterpret
+from triton_ext.compat import async_load, async_store, load_accumulator, reinterpret
 
 PASSES = (
-    "verify-descriptors", "check-conversion", "report-layouts", "nvmma-to-linear",
-    "widen-swizzle", "lint-shared",
+    (
+        "verify-descriptors{output=none}", "check-conversion{output=none}",
+        "report-layouts{output=none}", "lint-shared",
+    ),
+    ("nvmma-to-linear{output=none}",),
+    ("widen-swizzle{output=none}",),
 )  # fmt: skip
-WITH_OUTPUT = frozenset(PASSES) - {"lint-shared"}
+"""Those of one compilation each: what rewrites stands alone."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a chain, each a name and its arguments: one compile-time value, as 3.7 makes
+    values of the elements of tuples.
+    """
+
+    each: tuple[tuple, ...]
+
+
+@gluon.constexpr_function
+def step_name(chain, at):
+    return chain.each[at][0] if at < len(chain.each) else "end"
+
+
+@gluon.constexpr_function
+def argument(chain, at, number):
+    found = chain.each[at][number]
+    return list(found) if isinstance(found, tuple) else found
 
 
 @gluon.jit
 def viewed(tile, CHAIN: gl.constexpr, AT: gl.constexpr):
-    """The end of a chain of views; each step is a name and its arguments."""
-    if len(CHAIN) == AT:
+    """The end of a chain of views."""
+    NAME: gl.constexpr = step_name(CHAIN, AT)
+    if NAME == "end":
         return tile
     else:  # noqa: RET505 (what follows a constant condition's return is compiled)
-        STEP: gl.constexpr = CHAIN[AT]
-        if STEP[0] == "slice":
-            return viewed(tile.slice(STEP[2], STEP[3], dim=STEP[1]), CHAIN, AT + 1)
-        elif STEP[0] == "permute":  # noqa: RET505
-            return viewed(tile.permute(STEP[1]), CHAIN, AT + 1)
+        FIRST: gl.constexpr = argument(CHAIN, AT, 1)
+        if NAME == "slice":
+            START: gl.constexpr = argument(CHAIN, AT, 2)
+            LENGTH: gl.constexpr = argument(CHAIN, AT, 3)
+            return viewed(tile.slice(START, LENGTH, dim=FIRST), CHAIN, AT + 1)
+        elif NAME == "permute":  # noqa: RET505
+            return viewed(tile.permute(FIRST), CHAIN, AT + 1)
         else:
-            return viewed(tile.reshape(STEP[1]), CHAIN, AT + 1)
+            return viewed(tile.reshape(FIRST), CHAIN, AT + 1)
 
 
 @gluon.jit
@@ -75,7 +102,8 @@ def tile_of(dtype: gl.constexpr, MADE: gl.constexpr, LAYOUT: gl.constexpr, SHAPE
         return gl.allocate_shared_memory(dtype, WHOLE, LAYOUT).index(AT)
     elif MADE == "each":  # noqa: RET505 (what follows a constant condition's return is compiled)
         raw = gl.allocate_shared_memory(INTEGER, WHOLE, LAYOUT)
-        return reinterpret(raw.index(AT), dtype, [SHAPE[0], SHAPE[1]], LAYOUT)
+        ONE: gl.constexpr = [SHAPE[0], SHAPE[1]]
+        return reinterpret(raw.index(AT), dtype, ONE, LAYOUT)
     elif MADE == "integers":
         raw = gl.allocate_shared_memory(INTEGER, WHOLE, LAYOUT)
         return reinterpret(raw, dtype, WHOLE, LAYOUT).index(AT)
@@ -144,13 +172,14 @@ def chain_kernel(
         blackwell.tcgen05_copy(view, memory)
         blackwell.tcgen05_commit(copied)
         mbarrier.wait(copied, 0)
-        rows = memory.load(memory.get_reg_layout())
+        rows = load_accumulator(memory)
         write(target, rows, rows.type.layout)
     else:
         A: gl.constexpr = gl.NVMMASharedLayout.get_default_for([M, view.shape[0]], gl.float16)
         N: gl.constexpr = view.shape[1]
         a = gl.allocate_shared_memory(gl.float16, [M, view.shape[0]], A)
-        fill(left, a, (M, view.shape[0]))
+        EXTENT: gl.constexpr = [M, view.shape[0]]
+        fill(left, a, EXTENT)
         fence_async_shared()
         if USE == "wgmma":
             sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, N, 16])
@@ -165,7 +194,7 @@ def chain_kernel(
             blackwell.tcgen05_mma(a, view, total, use_acc=False)
             blackwell.tcgen05_commit(ready)
             mbarrier.wait(ready, 0)
-            values = total.load(total.get_reg_layout())
+            values = load_accumulator(total)
             write(target, values, values.type.layout)
 
 
@@ -259,10 +288,14 @@ def chain(random_: random.Random) -> Chain:
 
 
 def run(job) -> dict:
-    """What one chain does, without passes and with each."""
+    """What a chain of a seed does."""
+    return used(chain(random.Random(job["seed"])), job["number"], job.get("passes", PASSES))
+
+
+def used(one: Chain, number: int, passes=PASSES) -> dict:
+    """What one chain does, without passes and with each; `number` is the seed of its data."""
     warnings.simplefilter("ignore")
-    one = chain(random.Random(job["seed"]))
-    generator = torch.Generator().manual_seed(job["number"])
+    generator = torch.Generator().manual_seed(number)
 
     def filled(*shape, dtype=torch.half):
         return torch.randint(-3, 4, shape, generator=generator).to(dtype)
@@ -286,25 +319,23 @@ def run(job) -> dict:
         stored.zero_()
         chain_kernel[(1,)](
             source, desc, left, target, out_desc, one.made, layout, one.shape, one.buffers,
-            one.at, one.steps, one.by, one.use, m, num_warps=4,
+            one.at, Steps(one.steps), one.by, one.use, m, num_warps=4,
         )  # fmt: skip
         found = stored if one.use == "store" else target
         return bool(torch.equal(found.to(want.dtype), want))
 
     wrong = {}
-    with triton_ext.emulate(f"sm_{one.arch}"):
+    with triton_ext.emulate(f"sm_{one.arch}"), up_to_ptx():
         try:
             if not launch():
-                return {"chain": repr(one), "skipped": "wrong without passes"}
+                return {"skipped": "wrong without passes"}
         except Exception as error:
-            return {
-                "chain": repr(one),
-                "skipped": f"{type(error).__name__}: {str(error.__cause__ or error)[-300:]}",
-            }
-        for name in job.get("passes", PASSES):
-            text = f"{name}{{output=none}}" if name in WITH_OUTPUT else name
+            words = str(error.__cause__ or error)[-300:]
+            return {"skipped": f"{type(error).__name__}: {words}"}
+        for names in passes:
+            name = ", ".join(each.partition("{")[0] for each in names)
             try:
-                with triton_ext.passes.enabled(text) as results:
+                with triton_ext.passes.enabled(*names) as results:
                     is_right = launch()
             except Exception as error:
                 wrong[name] = f"{type(error).__name__}: {error}"[:500]
@@ -315,7 +346,25 @@ def run(job) -> dict:
             ]  # fmt: skip
             if not is_right or said:
                 wrong[name] = f"right: {is_right}; {said}"[:500]
-    return {"chain": repr(one), "wrong": wrong}
+    return {"wrong": wrong}
+
+
+PLAIN = [
+    Chain(arch, "plain", "nvmma", 64, (64, 64), 1, 0, (), "tma", use, 16)
+    for arch, product in ((90, "wgmma"), (100, "tcgen05")) for use in ("load", product)
+]  # fmt: skip
+"""What the forks' parent runs, so that they inherit what is imported and set up once."""
+LIMIT = 60
+"""Seconds of processor time for one chain."""
+
+
+def judged(seed: int, number: int) -> dict:
+    """What becomes of one chain of a seed."""
+    job = {"seed": f"{seed} {number}", "number": number}
+    found = forked(run, job, LIMIT)
+    if "error" in found and "error" not in forked(run, {**job, "passes": ()}, LIMIT):
+        found = {"wrong": {"a pass": found["error"]}}
+    return {"chain": repr(chain(random.Random(job["seed"]))), **found}
 
 
 def main() -> int:
@@ -324,22 +373,24 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first chain")
     parser.add_argument("--count", type=int, default=100)
     chosen = parser.parse_args()
+    torch.set_num_threads(1)  # the parent's pool of threads is not forked: who asks it waits
     counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = str(Path(folder))
+    with own_cache():
+        for one in PLAIN:
+            assert used(one, 0).get("wrong") == {}, one
         for number in range(chosen.first, chosen.first + chosen.count):
-            job = {"seed": f"{chosen.seed} {number}", "number": number}
-            found = forked(run, job)
-            if "error" in found and "error" not in forked(run, {**job, "passes": ()}):
-                found = {"chain": f"seed {chosen.seed}", "wrong": {"a pass": found["error"]}}
-            if "error" in found or "skipped" in found:
-                counts[f"not run: {found.get('error') or found['skipped']}"[-300:]] += 1
-                continue
-            counts["run"] += 1
-            for name, words in found["wrong"].items():
-                counts[f"wrong: {name}"] += 1
-                print(f"{number}: {name}: {words}\n    {found['chain']}", file=sys.stderr)
-    print(json.dumps({"seed": chosen.seed, **dict(sorted(counts.items()))}))
+            found = judged(chosen.seed, number)
+            if "wrong" not in found:
+                said = [f"not run: {found.get('error') or found['skipped']}"[-300:]]
+            else:
+                said = ["run", *(f"wrong: {name}" for name in found["wrong"])]
+            counts.update(said)
+            lines = [f"{number}: {', '.join(said)}"]
+            lines += [f"{name}: {words}" for name, words in found.get("wrong", {}).items()]
+            lines += [found["chain"]] if said != ["run"] else []
+            print("\n    ".join(lines), file=sys.stderr, flush=True)
+    made_with = {"triton": triton.__version__, "seed": chosen.seed}
+    print(json.dumps({**made_with, **dict(sorted(counts.items()))}))
     return int(any(name.startswith("wrong") for name in counts))
 
 

@@ -88,7 +88,7 @@ class Im2colMap(Displayed):
             global_strides=strides, box_dims=box, element_strides=(),
         )  # fmt: skip
 
-    def places(
+    def pixel_offsets(
         self, coordinates: Sequence[int], offsets: Sequence[int]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Where the pixels of a column are.
@@ -124,7 +124,7 @@ class Im2colMap(Displayed):
         for each, count in zip(first, walked, strict=True):
             number, scale = number + each * scale, scale * count
         inside = np.ones(self.pixels, np.bool_)
-        places = np.zeros(self.pixels, np.int64)
+        found = np.zeros(self.pixels, np.int64)
         left: NDArray[np.int64] = number + np.arange(self.pixels)
         for axis, (low, step, count, offset) in enumerate(
             zip(self.lower, steps, walked, offsets, strict=True), 1
@@ -132,10 +132,10 @@ class Im2colMap(Displayed):
             left, index = np.divmod(left, count)
             position = low + index * step + offset
             inside &= (position >= 0) & (position < self.tensor.global_dims[axis])
-            places += position * self.tensor.global_strides[axis - 1]
+            found += position * self.tensor.global_strides[axis - 1]
         images = coordinates[-1] + left
         inside &= (images >= 0) & (images < self.tensor.global_dims[-1])
-        return places + images * self.tensor.global_strides[-1], inside
+        return found + images * self.tensor.global_strides[-1], inside
 
     @property
     def transaction_bytes(self) -> int:

@@ -100,8 +100,8 @@ def _permutation(
             else:
                 empty.append((name, index))
     taken = set(step.values())
-    places = [(name, i) for name, values in target.items() for i in range(len(values))]
-    step |= dict(zip(empty, [place for place in places if place not in taken], strict=True))
+    bits = [(name, i) for name, values in target.items() for i in range(len(values))]
+    step |= dict(zip(empty, [bit for bit in bits if bit not in taken], strict=True))
     return step
 
 

@@ -5,7 +5,6 @@ whether a row's bits must not depend on the other rows.
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Literal, get_args
 
 from triton_ext.errors import LayoutError
@@ -122,12 +121,7 @@ class BatchInvariant:
     def __enter__(self) -> BatchInvariant:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

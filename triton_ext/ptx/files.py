@@ -15,7 +15,7 @@ import io
 import itertools
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from triton_ext.errors import LayoutError
@@ -67,10 +67,12 @@ class PtxText:
     Attributes:
         text: the text of the module.
         origin: where it was found, in words; "" for a file that is PTX itself.
+        fatbin: of several fatbins in a row, the number of the one that it was found in.
     """
 
     text: str
     origin: str = ""
+    fatbin: int = 0
 
 
 def read_ptx(path: str | Path) -> list[PtxText]:
@@ -180,7 +182,7 @@ def _sections(data: bytes, binary: _Binary, wanted: tuple[str, ...]) -> Iterator
 
 def _of_fatbins(data: bytes, binary: _Binary) -> Iterator[PtxText]:
     """The PTX of each fatbin in a row; linkers align them."""
-    start = data.find(_FATBIN_MAGIC)
+    start, number = data.find(_FATBIN_MAGIC), 0
     while start >= 0:
         _, _, header, length = _FATBIN_HEADER.unpack_from(data, start)
         end = start + max(header + length, len(_FATBIN_MAGIC))
@@ -192,8 +194,9 @@ def _of_fatbins(data: bytes, binary: _Binary) -> Iterator[PtxText]:
             content = data[position + skip : position + skip + size]
             position += skip + size
             if kind in (_PTX_ENTRY, _CUBIN_ENTRY):
-                yield from _of_entry(kind, content, compressed, flags, original, binary)
-        start = data.find(_FATBIN_MAGIC, end)
+                for each in _of_entry(kind, content, compressed, flags, original, binary):
+                    yield replace(each, fatbin=number)
+        start, number = data.find(_FATBIN_MAGIC, end), number + 1
 
 
 def _of_entry(

@@ -62,9 +62,9 @@ class SassInstruction:
     line: int = 0
 
     def __str__(self) -> str:
-        place = f"  ({self.file}:{self.line})" if self.file else ""
+        location = f"  ({self.file}:{self.line})" if self.file else ""
         operands = ", ".join(self.operands)
-        return f"{self.address:04x}: {self.guard}{self.opcode} {operands}".rstrip() + place
+        return f"{self.address:04x}: {self.guard}{self.opcode} {operands}".rstrip() + location
 
     @property
     def is_product(self) -> bool:

@@ -175,8 +175,8 @@ def predicate_of(operation: Operation) -> Value | None:
     if operation.name not in _PREDICATED:
         return None
     if operation.name in ("ttng.arrive_barrier", "ttng.tc_gen5_commit", "ttng.wait_barrier"):
-        place = 2 if operation.name == "ttng.wait_barrier" else 1
-        conditions = [each for each in operation.operands[place : place + 1] if each.type == "i1"]
+        index = 2 if operation.name == "ttng.wait_barrier" else 1
+        conditions = [each for each in operation.operands[index : index + 1] if each.type == "i1"]
         return conditions[0] if conditions else None
     if not operation.name.startswith("ttng.tc_gen5_mma"):
         return operation.operands[-1]

@@ -151,9 +151,9 @@ def _line(operation: Operation) -> str:
     return f"line {location.line}" if location else operation.name
 
 
-def listed(words: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """``line 1``, ``lines 1 and 2``, ``lines 1, 2 and 3``; each once."""
-    words = list(dict.fromkeys(words))
-    if len(words) > 1 and all(word.startswith("line ") for word in words):
-        words = [f"lines {words[0][5:]}", *(word[5:] for word in words[1:])]
-    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+    names = list(dict.fromkeys(names))
+    if len(names) > 1 and all(name.startswith("line ") for name in names):
+        names = [f"lines {names[0][5:]}", *(name[5:] for name in names[1:])]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)

@@ -269,20 +269,20 @@ class Stores:
         self.stored = {
             method: Counter(key for key, *_ in stored) for method, stored in in_order.items()
         }
-        unplaced: dict[Value, list[tuple[Move, int, StorePattern]]] = {}
-        placed = len(known)
+        without_start: dict[Value, list[tuple[Move, int, StorePattern]]] = {}
+        compared = len(known)
         for move, (root, offset), pattern in known:
             start = self.findings.start_of(root)
             if start is None:
-                unplaced.setdefault(root, []).append((move, offset, pattern))
+                without_start.setdefault(root, []).append((move, offset, pattern))
             elif not self.is_stored(move, start + offset, pattern):
                 return
-        for root, ones in unplaced.items():
+        for root, ones in without_start.items():
             possible = [self.possible_starts(*one) for one in ones]
             starts = possible[0].intersection(*possible)
             if len(starts) > 1:
                 unproven["stores: to one of several places"] += len(ones)
-                placed -= len(ones)
+                compared -= len(ones)
                 continue
             (start,) = starts or {0}
             if not all(self.is_stored(move, start + at, pattern) for move, at, pattern in ones):
@@ -291,7 +291,7 @@ class Stores:
         lines = {access[0].line for access in self.accesses}
         odd = {access[0].line for access in self.accesses if not self.is_claimed(*access)}
         self.findings.compared.update(lines - odd)
-        if placed == len(self.executed) and not self.is_early:
+        if compared == len(self.executed) and not self.is_early:
             self.no_further_copies()
 
     def no_further_copies(self) -> None:
@@ -348,21 +348,21 @@ class Stores:
         Bytes that are stored twice are not looked at.
         """
         unit = 1 if method is Method.MATRIX else self.unit
-        places = {key: i * unit for i, key in enumerate(keys) if self.stored[method][key] == 1}
+        offsets = {key: i * unit for i, key in enumerate(keys) if self.stored[method][key] == 1}
         for key, instruction, at in self.in_order[method]:
-            if key not in places:
+            if key not in offsets:
                 continue
             name = id(instruction), f"byte {at} of {id(move.operation)}"
-            place = self.findings.constants.setdefault(name, places[key])
-            if place != places[key]:
+            offset = self.findings.constants.setdefault(name, offsets[key])
+            if offset != offsets[key]:
                 self.findings.differ(
                     move.operation, instruction,
                     "where it stores what, by the layout, is the element that it stores in the"
                     " first thread,",
-                    f"{keys[(place or 0) // unit] & LOW_WORD:#x}", f"{key & LOW_WORD:#x}",
+                    f"{keys[(offset or 0) // unit] & LOW_WORD:#x}", f"{key & LOW_WORD:#x}",
                 )  # fmt: skip
                 return False
-        self.findings.proven["stores: the same registers in all threads"] += len(places)
+        self.findings.proven["stores: the same registers in all threads"] += len(offsets)
         return True
 
     def possible_starts(self, move: Move, offset: int, pattern: StorePattern) -> set[int]:

@@ -23,9 +23,13 @@ from triton_ext.passes.value_layouts import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected, ExpectedBox, ExpectedMma
 from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD
 from triton_ext.passes.verify_descriptors.running.findings import LOW_WORD, Findings
-from triton_ext.passes.verify_descriptors.running.mlir_trace import ExecutedOperation, RunValue
+from triton_ext.passes.verify_descriptors.running.mlir_trace import (
+    SCRATCH,
+    ExecutedOperation,
+    RunValue,
+)
 from triton_ext.passes.verify_descriptors.running.poison import Poison
-from triton_ext.passes.verify_descriptors.running.tensormaps import fields_of, is_part, written
+from triton_ext.passes.verify_descriptors.running.tensormaps import fields_of, written
 from triton_ext.passes.verify_descriptors.running.thread_trace import ExecutedInstruction, Operand
 from triton_ext.passes.verify_descriptors.text.groups import Group
 from triton_ext.ptx.forms import Tcgen05Product, TensorCopy, WgmmaProduct, read
@@ -47,6 +51,8 @@ class Block:
         ctas: the number of blocks in the cluster.
         rank: which of them it is.
         ptx_version: the version of the PTX module, such as ``8.7``.
+        scratch: where the block's global scratch memory begins, where the descriptors lie that a
+            kernel makes; None if that is not known.
         index_of: the index of an instruction in its group.
         warp: the number of the thread's warp in its partition.
         lane: the number of the thread in its warp.
@@ -57,6 +63,7 @@ class Block:
     rank: int
     ptx_version: str
     index_of: Callable[[Instruction], int]
+    scratch: int | None = None
     warp: int = 0
     lane: int = 0
 
@@ -137,8 +144,8 @@ class Execution:
         """The mbarrier of an instruction, which is its only address."""
         if value is None:
             return
-        places = [i for i, text in enumerate(event.instruction.operands) if text[:1] == "["]
-        address = _number(event.operands[places[0]]) if places else None
+        addresses = [i for i, text in enumerate(event.instruction.operands) if text[:1] == "["]
+        address = _number(event.operands[addresses[0]]) if addresses else None
         self._address(value, address, 0, event.instruction, "the mbarrier")
 
     def _numbers(self, one: Expected, event: ExecutedInstruction) -> None:
@@ -279,33 +286,30 @@ class Execution:
         rows = indices[row : row + one.rows]
         return [first, *rows, *[None] * (one.rows - len(rows))]
 
-    def make_descriptor(self, events: Sequence[ExecutedInstruction]) -> int:
-        """``ttng.tensormap_create``, against the instructions that make a TMA descriptor.
-
-        Returns:
-            How many of `events` do so; 0 if they do not, or something else.
+    def make_descriptor(self, events: Sequence[ExecutedInstruction]) -> bool:
+        """``ttng.tensormap_create``, against the instructions that make a TMA descriptor: the first
+        thread writes the fields, its warp copies them. Whether they do so.
         """
         findings, operation = self.findings, self.operation
-        count = 0
-        for i, event in enumerate(events):
-            if not is_part(event.instruction.opcode):
-                break
-            if event.instruction.opcode.startswith("tensormap.cp"):
-                count = i + 1
-                break
-        if not count:
-            findings.unproven["descriptors that the kernel makes"] += 1
-            return 0
-        last = events[count - 1].instruction
-        *replaced, copied = events[:count]
+        *replaced, copied = events
+        last = copied.instruction
+        if self.block.lane:
+            if replaced:
+                findings.differ(
+                    operation, replaced[0].instruction, f"lane {self.block.lane}", "idle here",
+                    "not",
+                )  # fmt: skip
+                return False
+            self._descriptor_address(_number(copied.operands[0]), last)
+            return not findings.differences
         for event in replaced:
             if not findings.check(
                 "where the kernel makes a descriptor", operation, event.instruction,
                 "the address in shared memory, for one choice of arguments,",
                 _number(copied.operands[1]), _number(event.operands[0]), LOW_WORD,
             ):  # fmt: skip
-                return 0
-        found, fields = written(events[:count]), fields_of(operation)
+                return False
+        found, fields = written(events), fields_of(operation)
         expected: dict[tuple[str, int], RunValue] = {
             name: self.values.get(value) for name, value in fields.values.items()
         }
@@ -323,13 +327,18 @@ class Execution:
                 number >>= 4
             if not findings.check(
                 "fields of descriptors that the kernel makes", operation,
-                _writer(events[:count], name) or last,
+                _writer(events, name) or last,
                 f"{name} {index} of the TMA descriptor, for one choice of arguments,", number, is_,
                 _DOUBLE_WORD if name in ("global_address", "global_stride") else LOW_WORD,
             ):  # fmt: skip
-                return 0
+                return False
         self._descriptor_address(found.get(("global", 0)), last)
-        return count
+        return not findings.differences
+
+    def acquire_descriptor(self, event: ExecutedInstruction) -> bool:
+        """``ttng.tensormap_fenceproxy_acquire``, against its fence; whether it is that."""
+        self._descriptor_address(_number(event.operands[0]), event.instruction)
+        return not self.findings.differences
 
     @staticmethod
     def ending(events: Sequence[ExecutedInstruction]) -> int:
@@ -377,6 +386,11 @@ class Execution:
             self.findings.unproven["addresses"] += 1
             return
         root, at = address
+        if root.definition is not None and root.definition.name == SCRATCH:
+            if self.block.scratch is None:
+                self.findings.unproven["addresses in scratch memory of a size not known"] += 1
+                return
+            offset += self.block.scratch
         start = (found & mask) - at - offset
         if root not in starts:
             here = start & mask if mask == _DESCRIPTOR_ADDRESS else start

@@ -22,7 +22,7 @@ class Findings:
         differences: where the PTX differs, with the operation; None if no operation is executed.
         proven: how many executions, and how many facts about them, are as they must be.
         unproven: how many are not known.
-        of_the_kernel: what the module itself has wrong: the operation, and words.
+        of_the_kernel: what the module itself has wrong: the operation, and the error.
         compared: the PTX lines of stores that are those of operations.
         left_out: the PTX lines of instructions that are not compared, each with the reason.
         starts: where allocations begin, as the PTX has it, and the instruction that says so.

@@ -13,7 +13,7 @@ from triton_ext.ptx.parse import Kernel
 
 @dataclass(frozen=True)
 class Bases:
-    """Where memory begins that the compiler does not place.
+    """Where memory begins that the compiler does not allocate.
 
     Attributes:
         shared: the first dynamic byte of shared memory.
@@ -26,6 +26,11 @@ class Bases:
 
 BASES, MOVED = Bases(1024, 64), Bases(21 * 1024, 128)
 """Two choices: the first is that of the hardware, where the system keeps the first KiB."""
+
+
+def parameter(index: int) -> int:
+    """The address that a kernel is given as a parameter."""
+    return (index + 1) << 40
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ def launches(module: MlirModule) -> list[TrialLaunch]:
             short[at], large[at] = 16 * (21 + at), 16 * (257 + 6 * at)
             counts[at] = short[at] if value.name in aligned else 4 + at % 4
         elif (value.type or "").startswith("!tt.ptr"):
-            short[at] = counts[at] = large[at] = (at + 1) << 40
+            short[at] = counts[at] = large[at] = parameter(at)
     return [
         TrialLaunch(short, (2, 3, 1), (4, 7, 5)),
         TrialLaunch(counts, (2, 3, 1), (4, 7, 5)),

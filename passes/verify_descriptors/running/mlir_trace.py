@@ -39,7 +39,8 @@ _NO_USES = frozenset(
 _SAME_ELEMENTS = ("tt.splat", "ttg.convert_layout", "tt.bitcast")
 _MAX_VISITS = 12_000
 _AXES = {"x": 0, "y": 1, "z": 2}
-_ALLOCATIONS = ("ttg.local_alloc", "ttng.tmem_alloc", "ttg.global_scratch_alloc")
+SCRATCH = "ttg.global_scratch_alloc"
+_ALLOCATIONS = ("ttg.local_alloc", "ttng.tmem_alloc", SCRATCH)
 _SAME = ("ttng.reinterpret_tensor_descriptor", "tt.bitcast")
 _LENGTH = re.compile(r"tensor<(\d+)x(?!\d+x)")
 _POINTER = re.compile(r"!tt\.ptr<[a-z]+(\d+)\w*(?:, \d+)?>")
@@ -200,7 +201,7 @@ class ModuleTracer:
                 self._use(operation, known)
             if self._visits > _MAX_VISITS:
                 end = long("operations", _location(operation))
-                raise Stopped(end.words, end.why)
+                raise Stopped(end.reason, end.why)
             if id(operation) in self.wanted:
                 operands = tuple(known.get(value) for value in operation.operands)
                 if operation.name in _GATHERS:
@@ -305,7 +306,7 @@ class ModuleTracer:
             return
         if name in _ALLOCATIONS:
             known[result] = result, 0
-            if self._window is None and name != "ttg.global_scratch_alloc":
+            if self._window is None and name != SCRATCH:
                 life = Life(result)
                 if operation.operands:
                     life.first = life.last = self._tick

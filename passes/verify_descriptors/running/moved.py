@@ -1,4 +1,4 @@
-"""One thread run twice, with memory in two places: what is an address must move with it.
+"""One thread run twice, with memory at two addresses: what is an address must move with it.
 
 So a base that an address lacks, or has twice, shows; also in accesses of which the TTGIR says
 nothing.

@@ -13,11 +13,11 @@ class Poison:
     """A value that is not an integer of the kernel's.
 
     Args:
-        words: what it is.
+        description: what it is.
     """
 
-    def __init__(self, words: str) -> None:
-        self.words = words
+    def __init__(self, description: str) -> None:
+        self.description = description
 
     def _same(self, *_: Any) -> Any:
         return self
@@ -34,7 +34,7 @@ class Poison:
         return False
 
     def __str__(self) -> str:
-        return self.words
+        return self.description
 
 
 UNWRITTEN: Any = Poison("a register that nothing has written")

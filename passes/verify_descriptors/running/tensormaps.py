@@ -17,6 +17,7 @@ from typing import Any
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.tensor_map import TensorSwizzle
+from triton_ext.integers import Number
 from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.encodings import NVMMAShared
 from triton_ext.layouts.nvmma_shared import tma_box_shape
@@ -27,6 +28,7 @@ from triton_ext.mlir.types import memory_type
 from triton_ext.passes.occupancy import partition_warps
 from triton_ext.passes.value_layouts import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.tiles import is_fp4_padded
+from triton_ext.passes.verify_descriptors.running.poison import Poison
 from triton_ext.passes.verify_descriptors.running.thread_trace import ExecutedInstruction
 
 ELEMENT_TYPES = {
@@ -68,11 +70,13 @@ class LaunchedWith:
         ctas: blocks of a cluster.
         shared: bytes of shared memory; None if they are not known.
         columns: of tensor memory; None if they are not known.
+        scratch: bytes of global memory; None if they are not known.
     """
 
     ctas: int
     shared: int | None
     columns: int | None = None
+    scratch: int | None = None
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> LaunchedWith:
@@ -80,7 +84,7 @@ class LaunchedWith:
         shared = metadata.get("shared")
         return cls(
             int(metadata.get("num_ctas", 1)), shared if isinstance(shared, int) else None,
-            metadata.get("tmem_size") or None,
+            metadata.get("tmem_size") or None, metadata.get("global_scratch_size") or None,
         )  # fmt: skip
 
 
@@ -180,7 +184,8 @@ def needed_fields(module: MlirModule, value: Value) -> dict[str, Any]:
     return found
 
 
-CREATE = "ttng.tensormap_create"
+CREATE, ACQUIRE = "ttng.tensormap_create", "ttng.tensormap_fenceproxy_acquire"
+_COPY, _FENCE = "tensormap.cp_fenceproxy", "fence.proxy.tensormap"
 _FIELD = re.compile(r"tensormap\.replace\.tile\.(\w+)\.")
 _MODES = {
     "elem_type": "elemtype", "interleave_layout": "interleave_layout",
@@ -194,8 +199,8 @@ Field = tuple[str, int]
 
 
 def is_part(opcode: str) -> bool:
-    """Whether an instruction makes a descriptor."""
-    return opcode.startswith(("tensormap.replace", "tensormap.cp_fenceproxy"))
+    """Whether an instruction makes a descriptor, or lets copies see it."""
+    return opcode.startswith(("tensormap.replace", _COPY, _FENCE))
 
 
 @dataclass(frozen=True)
@@ -240,16 +245,30 @@ def fields_of(operation: Operation) -> Fields:
     return Fields(operation.operands[1], values, numbers)
 
 
-def written(events: Sequence[ExecutedInstruction]) -> dict[Field, int | None]:
+def making(events: Sequence[ExecutedInstruction]) -> int:
+    """How many of `events` make a descriptor, the copy to global memory the last of them; 0 if they
+    do not.
+    """
+    for count, event in enumerate(events, 1):
+        opcode = event.instruction.opcode
+        if opcode.startswith(_COPY):
+            return count
+        if not is_part(opcode) or opcode.startswith(_FENCE):
+            break
+    return 0
+
+
+def written(events: Sequence[ExecutedInstruction]) -> dict[Field, Number]:
     """What instructions write into the fields; `("global", 0)` is where the descriptor goes."""
-    found: dict[Field, int | None] = {}
+    found: dict[Field, Number] = {}
     for event in events:
         match = _FIELD.match(event.instruction.opcode)
-        numbers = [value if isinstance(value, int) else None for value in event.operands]
+        numbers = [value if isinstance(value, (int, Poison)) else None for value in event.operands]
         if match is None:
             found["global", 0] = numbers[0]
         elif len(numbers) > 2:
-            found[match[1], numbers[1] or 0] = numbers[2]
+            index = numbers[1]
+            found[match[1], index if isinstance(index, int) else 0] = numbers[2]
         else:
             found[match[1], 0] = numbers[1]
     return found

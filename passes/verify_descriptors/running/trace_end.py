@@ -20,11 +20,11 @@ class End:
 
     Attributes:
         why: the sort of reason.
-        words: the reason, for the report; "" if the thread or partition ends.
+        reason: what it is, for the report; "" if the thread or partition ends.
     """
 
     why: Why = Why.FINISHED
-    words: str = ""
+    reason: str = ""
 
     @property
     def is_early(self) -> bool:
@@ -35,16 +35,16 @@ class End:
 class Stopped(Exception):
     """The trace cannot go on, or need not."""
 
-    def __init__(self, words: str, why: Why = Why.UNKNOWN) -> None:
-        super().__init__(words)
-        self.end = End(why, words)
+    def __init__(self, reason: str, why: Why = Why.UNKNOWN) -> None:
+        super().__init__(reason)
+        self.end = End(why, reason)
 
 
-def long(words: str, at: str) -> End:
+def long(limit: str, at: str) -> End:
     """The end of a trace that is long enough.
 
     Args:
-        words: of what there was enough.
+        limit: of what there was enough.
         at: where it was.
     """
-    return End(Why.LONG, f"after enough {words}, at {at}")
+    return End(Why.LONG, f"after enough {limit}, at {at}")

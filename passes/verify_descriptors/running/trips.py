@@ -13,7 +13,11 @@ from triton_ext.mlir.arith import integer_constant, integer_operation
 from triton_ext.mlir.ir import Operation, Region, Value
 from triton_ext.mlir.memory_flow import forwarded
 from triton_ext.mlir.module import MlirModule
-from triton_ext.passes.verify_descriptors.running.launches import TrialLaunch, multiples
+from triton_ext.passes.verify_descriptors.running.launches import (
+    TrialLaunch,
+    multiples,
+    parameter,
+)
 
 _STEP = 16
 """How far a size lies from a multiple of its tile; that of what Triton knows to be a multiple."""
@@ -39,7 +43,7 @@ def whole_launches(module: MlirModule) -> list[TrialLaunch]:
         for value in values:
             at = value.index
             if (value.type or "").startswith("!tt.ptr"):
-                arguments[at] = (at + 1) << 40
+                arguments[at] = parameter(at)
             elif value.type in ("i32", "i64"):
                 step = _STEP if value.name in aligned else 1
                 tile = max(known.get(value, 1), step)
@@ -111,8 +115,8 @@ def _tiles(module: MlirModule) -> Mapping[Value, int]:
         while pending:
             value = pending.pop()
             following = [*after.get(value, ())]
-            for user, place in value.uses:
-                most = max(most, _unit(user, place))
+            for user, index in value.uses:
+                most = max(most, _unit(user, index))
                 if integer_operation(user) is not None and user.name not in _DIVISIONS:
                     following += user.results
             pending += [each for each in following if each not in seen]
@@ -121,14 +125,14 @@ def _tiles(module: MlirModule) -> Mapping[Value, int]:
     return found
 
 
-def _unit(user: Operation, place: int) -> int:
+def _unit(user: Operation, index: int) -> int:
     """The number by which an operation divides its operand, or counts to it; 1 if it does not."""
     number = None
-    if user.name == "scf.for" and place == 1:
+    if user.name == "scf.for" and index == 1:
         number = integer_constant(user.operands[2])
-    elif user.name in _DIVISIONS and place == 0:
+    elif user.name in _DIVISIONS and index == 0:
         number = integer_constant(user.operands[1])
-    elif user.name in ("arith.shrsi", "arith.shrui") and place == 0:
+    elif user.name in ("arith.shrsi", "arith.shrui") and index == 0:
         shift = integer_constant(user.operands[1])
         number = None if shift is None else 1 << min(shift, 12)
     return number if number is not None and 0 < number <= 4096 else 1

@@ -6,6 +6,7 @@ number in turn; where it changes, both neighbours are worth a run.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -45,22 +46,28 @@ class Turns:
                 self._writers.setdefault(name, []).append(instruction)
 
     def of(self, name: str, count: int) -> list[int]:
-        """The numbers on both sides of each change.
+        """The numbers on both sides of each change: of each condition one, then of each another.
+
+        First come those of conditions that treat a single number in another way than all others.
 
         Args:
             name: a special register, such as ``%tid.x``.
             count: it is less than that.
         """
-        found: set[int] = set()
+        single: list[int] = []
+        listed: list[list[int]] = []
         for condition in self.conditions:
             run = self._function(condition, name, 0)
             if run is None or not run[1]:
                 continue
             values = [run[0](number) for number in range(count)]
             changes = [number for number in range(1, count) if values[number] != values[number - 1]]
+            if len(changes) == 2 and changes[1] - changes[0] == 1:
+                single.append(changes[0])
             if len(changes) <= _MOST:
-                found.update(at for each in changes for at in (each - 1, each))
-        return sorted(found)
+                listed.append([*changes, *(each - 1 for each in changes)])
+        turns = (at for each in itertools.zip_longest(*listed) for at in each if at is not None)
+        return list(dict.fromkeys((*single, *turns)))
 
     def _function(
         self, instruction: Instruction, name: str, depth: int

@@ -207,9 +207,9 @@ class _Mma:
         elif known is None:
             self.comparison.unproven["use of D"] += 1
         else:
-            words = {True: "added to", False: "overwritten"}
+            uses = {True: "added to", False: "overwritten"}
             self.comparison.check(
-                instruction, "D", "uses of D", words[one.accumulates], words[bool(known)]
+                instruction, "D", "uses of D", uses[one.accumulates], uses[bool(known)]
             )
 
     def matrix(self, matrix: ExpectedMatrix, text: str, instruction: Instruction) -> None:

@@ -69,7 +69,7 @@ int main(int count, char **arguments) {
                       function, 1, 1, 1, threads, 1, 1, 0, NULL, parameters, NULL);
     if (status) return printf("%d\n", status), 5;
     if (!strcmp(mode, "missing")) {
-        printf("%d\n", CALL("cuGraphCreate", (u64 *, unsigned), &module, 0));
+        printf("%d\n", CALL("cuTexRefCreate", (u64 *), &module));
         void *found;
         int state;
         printf("%d", CALL("cuGetProcAddress_v2", (const char *, void **, int, u64, int *), "cuNothing",

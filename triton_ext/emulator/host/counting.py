@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -101,4 +102,24 @@ def benchmarks_count(current: Callable[[], Counted]) -> Iterator[None]:
         mock.patch.object(testing, "do_bench", bench),
         mock.patch.object(testing, "do_bench_cudagraph", bench),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def tuned_apart(current: Callable[[], Counted]) -> Iterator[None]:
+    """Within it the results of Triton's autotuner that lie on disk have keys of their own.
+
+    Triton's name the architecture alone: a real GPU would take its configurations from numbers of
+    instructions (``cache_results``, ``TRITON_CACHE_AUTOTUNING``).
+
+    Args:
+        current: the GPU of the calling thread.
+    """
+    from triton.runtime import autotuner, cache
+
+    def manager(key: str) -> cache.CacheManager:
+        unit = "instructions" if current().seconds is None else "predicted milliseconds"
+        return cache.get_cache_manager(hashlib.sha256(f"{unit}-{key}".encode()).hexdigest())
+
+    with mock.patch.object(autotuner, "get_cache_manager", manager):
         yield

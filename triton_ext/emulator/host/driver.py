@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from triton_ext.emulator.host import wrong_architecture
-from triton_ext.emulator.host.counting import Event, count
+from triton_ext.emulator.host.counting import Event, count, tuned_apart
 from triton_ext.emulator.host.entered import current_gpu, entered
 from triton_ext.emulator.host.gpu import EmulatedGpu
 from triton_ext.emulator.host.launcher import Launcher
@@ -133,7 +133,7 @@ def installed() -> Iterator[None]:
     config, emulated = triton_driver(), _driver()
     before = config._active
     try:
-        with wrong_architecture.refused():
+        with wrong_architecture.refused(), tuned_apart(current_gpu):
             config.set_active(emulated)
             yield
     finally:

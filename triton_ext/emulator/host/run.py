@@ -149,7 +149,7 @@ def _argument_bytes(value: Any, variable: Variable, memory: GlobalMemory, name: 
     )
 
 
-_ADDRESS = re.compile(r"(?:generic\()?(?P<name>[A-Za-z_$%][\w$]*)\)?(?:\+(?P<more>\d+))?")
+_ADDRESS = re.compile(r"(?:generic\()?(?P<name>[A-Za-z_$%][\w$]*)\)?(?:\+(?P<more>-?\d+))?")
 
 
 def initial_bytes(

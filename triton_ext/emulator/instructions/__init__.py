@@ -31,6 +31,7 @@ from triton_ext.emulator.instructions import (
     tensor_maps,
     warp,
     wgmma,
+    wmma,
 )
 from triton_ext.ptx.parse import Module
 
@@ -38,8 +39,8 @@ TABLES = (integer, floating, logic, comparison, conversion, moves)
 """The modules with the rows of elementwise instructions."""
 FAMILIES = (
     moves, atomics, warp, control, calls, barriers, mbarriers, async_copies, bulk_copies,
-    tensor_maps, fences, clusters, matrix, wgmma, tcgen05_allocation, tcgen05_access, tcgen05_copy,
-    tcgen05_mma, tcgen05_commit, hints,
+    tensor_maps, fences, clusters, matrix, wmma, wgmma, tcgen05_allocation, tcgen05_access,
+    tcgen05_copy, tcgen05_mma, tcgen05_commit, hints,
 )  # fmt: skip
 """The modules with a function for each of the other instructions."""
 

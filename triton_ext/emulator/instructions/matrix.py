@@ -1,8 +1,8 @@
 """Matrix instructions of single warps: ldmatrix, stmatrix, movmatrix, mma.sync.
 
 PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions". All warps of a fiber are done at
-once. Refused: sparse products, integers of 1 and 4 bits, the products of Volta
-(``m8n8k4`` of f16), and the ``wmma`` family.
+once. Refused: sparse products, integers of 1 and 4 bits, and the products of Volta
+(``m8n8k4`` of f16).
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return run
 
 
-@instruction("wmma", "mma.sp", "mma.sync.sp", evidence=REFUSED)
+@instruction("mma.sp", "mma.sync.sp", evidence=REFUSED)
 def refuse(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Not modelled: Triton and CuTe do not emit them for sm_90 and sm_100."""
-    raise UnsupportedInstruction("sparse products and the wmma family are not modelled", at)
+    raise UnsupportedInstruction("sparse products are not modelled", at)

@@ -556,7 +556,7 @@ class ColumnCopy(BoxCopy):
         column = im2col.column
         super().__init__(column, (coordinates[0], *(0 for _ in column.box_dims[1:])), address)
         try:
-            self._places, self._inside = im2col.places(coordinates, offsets)
+            self._pixels, self._inside = im2col.pixel_offsets(coordinates, offsets)
         except LayoutError as error:
             raise DescriptorFault(str(error)) from None
         self._channels = im2col.tensor.global_dims[0]
@@ -571,7 +571,7 @@ class ColumnCopy(BoxCopy):
         )
 
     def _offsets(self, part: Part) -> Index:
-        return self._places[part.rows]
+        return self._pixels[part.rows]
 
 
 _LINE = np.dtype(np.complex128)  # 16 bytes that numpy moves as one

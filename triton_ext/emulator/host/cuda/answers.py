@@ -42,7 +42,6 @@ ANSWERS: dict[str, tuple[Any, ...]] = {
     "cuStreamGetAttribute": (bytes(64),),
     "cuModuleGetLoadingMode": (2,),  # CU_MODULE_LAZY_LOADING
     "nvmlDeviceGetPciInfo": (struct.pack("<16s5I32s", _PCI, 0, 0, 0, 0, 0, b"0000" + _PCI),),
-    "nvmlDeviceGetName": ("emulated GPU",),
     "nvmlDeviceGetUUID": (f"GPU-{_UUID.hex()}",),
     "nvmlDeviceGetMemoryInfo": (struct.pack("<3Q", SIZE, SIZE, 0),),
     "nvmlSystemGetDriverVersion": ("580.0",),

@@ -32,7 +32,7 @@ def device_attribute(number: int, arch: int) -> int | None:
         16: gpu.multiprocessors, 19: 1, 30: 512, 31: 1, 36: _KILOHERTZ, 37: 5120, 38: 50 << 20,
         39: gpu.threads_per_sm, 40: 1, 41: 1, 51: 32, 75: arch // 10, 76: arch % 10, 78: 1, 79: 1,
         80: 1, 81: gpu.shared_memory_per_sm, 82: _REGISTERS, 83: 1, 87: 2, 89: 1, 90: 1, 91: 1,
-        92: 1, 93: 1, 95: 1, 97: gpu.shared_memory_per_block, 99: 1, 106: BLOCKS_PER_SM,
+        92: 1, 93: 1, 95: 1, 97: gpu.shared_memory_per_block, 99: 1, 102: 1, 106: BLOCKS_PER_SM,
         111: RESERVED_SHARED_MEMORY, 115: 1, 120: int(arch >= 90), 122: 1, 127: int(arch >= 90),
         130: 0, 131: 0,
     }.get(number, 0)  # fmt: skip

@@ -21,6 +21,7 @@ from triton_ext.emulator.host.counting import Event
 from triton_ext.emulator.host.cuda import attributes
 from triton_ext.emulator.host.cuda.answers import ANSWERS
 from triton_ext.emulator.host.cuda.heap import DEVICE, HOST, MANAGED, SIZE, Heap, Room
+from triton_ext.emulator.host.cuda.mappings import VirtualMemory
 from triton_ext.emulator.host.cuda.modules import Loaded, load
 from triton_ext.emulator.host.cuda.reached import ProgramMemory
 from triton_ext.emulator.host.cuda.status import CudaError
@@ -69,7 +70,7 @@ class Function:
         return self._program
 
 
-class Device:
+class Device(VirtualMemory):
     """The GPU, for one process.
 
     Args:
@@ -78,7 +79,7 @@ class Device:
 
     def __init__(self, gpu: EmulatedGpu) -> None:
         self.gpu = gpu
-        self.heap = Heap(marked=gpu.checks.empty)
+        super().__init__(Heap(marked=gpu.checks.empty))
         self._modules: dict[int, Loaded] = {}
         self._functions: dict[int, Function] = {}
         self._streams: dict[int, tuple[int, int]] = {}
@@ -102,9 +103,17 @@ class Device:
         self._ordinal(ordinal)
         return (0,)
 
+    @property
+    def _name(self) -> str:
+        """Programs look a GPU up by its name: it is that of one of its kind."""
+        return f"NVIDIA {self.gpu.capability.gpu} (emulated sm_{self.gpu.arch})"
+
     def cuDeviceGetName(self, length: int, device: int) -> Sequence[Any]:
         self._ordinal(device)
-        return (f"emulated sm_{self.gpu.arch}"[: max(length - 1, 0)],)
+        return (self._name[: max(length - 1, 0)],)
+
+    def nvmlDeviceGetName(self, device: int, length: int) -> Sequence[Any]:
+        return (self._name[: max(length - 1, 0)],)
 
     def cuDeviceGetAttribute(self, attribute: int, device: int) -> Sequence[Any]:
         self._ordinal(device)
@@ -348,6 +357,8 @@ class Device:
         return self._allocated(pitch * height, DEVICE)[0], pitch
 
     def cuMemFree(self, address: int) -> Sequence[Any]:
+        if self.is_mapped(address):
+            raise CudaError(_INVALID_VALUE, f"{address:#x} was mapped: cuMemUnmap")
         if address:
             self.heap.free(address)
         return ()

@@ -22,6 +22,10 @@ START = 0x2000_0000_0000
 on Arm (``Documentation/arch/x86/x86_64/mm.rst``, with 47 bits for programs)."""
 SIZE = 64 << 30
 """Bytes; only what is written takes memory of the host."""
+SPACE = 16 * SIZE
+"""Bytes of addresses: behind the memory are those that programs reserve and map."""
+RESERVED = START + SIZE
+"""The first of these."""
 ALIGNMENT = 512
 """Bytes: of what ``cuMemAlloc`` gives, and of what is left free between two of them, so that an
 access behind the end of one is found (a GPU aligns to at least 256: CUDA C++ Programming Guide)."""
@@ -92,6 +96,7 @@ class Heap:
         offset = self._fit(room.taken)
         room = replace(room, start=START + offset, offset=offset)
         self._add(room)
+        self.used += size
         if self._marked and kind == DEVICE and not name:
             data = self.bytes[offset : offset + size]
             data[:] = np.resize(EMPTY, size)
@@ -107,6 +112,34 @@ class Heap:
         at = self._fit(room.taken + granted)
         room = replace(room, offset=-(-at // granted) * granted)
         self._add(room)
+        self.used += size
+        return room
+
+    def take_pages(self, size: int) -> int:
+        """The offset in the file of memory for whole pages, which has no address yet."""
+        at = self._fit(size + mmap.PAGESIZE)
+        self.used += size
+        return -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
+
+    def give_pages(self, offset: int, size: int) -> None:
+        """Give that memory back."""
+        self._mapped.madvise(mmap.MADV_REMOVE, offset, size)
+        self._holes.append((offset, size))
+        self.used -= size
+
+    def grant(self, start: int, size: int, offset: int) -> None:
+        """Let an address have a part of the file that was taken."""
+        self._made += 1
+        self._add(Room(start, size, offset, DEVICE, f"mapped memory {self._made}"))
+
+    def withdraw(self, start: int) -> None:
+        """Take it back."""
+        self._forget(bisect.bisect_left(self._starts, start))
+
+    def _forget(self, at: int) -> Room:
+        room = self._rooms.pop(at)
+        del self._starts[at]
+        self._freed = [*self._freed[-999:], room]
         return room
 
     def _fit(self, taken: int) -> int:
@@ -124,7 +157,6 @@ class Heap:
         at = bisect.bisect(self._starts, room.start)
         self._starts.insert(at, room.start)
         self._rooms.insert(at, room)
-        self.used += room.size
 
     def free(self, address: int) -> Room:
         """Free what begins at an address.
@@ -137,8 +169,7 @@ class Heap:
             known = self.find(address)
             where = f"is {address - known.start} bytes into {known.name}" if known else "is unknown"
             raise CudaError(_INVALID, f"{address:#x} {where}: only what begins there can be freed")
-        room = self._rooms.pop(at)
-        del self._starts[at]
+        room = self._forget(at)
         self.used -= room.size
         if room.size >= mmap.PAGESIZE:
             first = -(-room.offset // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -146,7 +177,6 @@ class Heap:
             if whole:
                 self._mapped.madvise(mmap.MADV_REMOVE, first, whole)
         self._holes.append((room.offset, room.taken))
-        self._freed = [*self._freed[-999:], room]
         return room
 
     def find(self, address: int) -> Room | None:
@@ -191,14 +221,16 @@ class Heap:
         Raises:
             CudaError: it leaves its allocation.
         """
-        room = self.find(address)
-        if room is not None and address + size <= room.end:
+        room, end = self.find(address), address + size
+        while room is not None and room.end < end and (after := self.find(room.end)) is not None:
+            room = after  # mapped one behind the other
+        if room is not None and end <= room.end:
             return
-        if room is None and not START <= address < START + SIZE:
+        if room is None and not START <= address < START + SPACE:
             return
         if room is None:
             gone = self.freed(address)
             why = f"lies in {gone.name}, which was freed" if gone else "is in no allocation"
         else:
-            why = f"leaves {room.name}, which has {room.size} bytes, by {address + size - room.end}"
+            why = f"leaves {room.name}, which has {room.size} bytes, by {end - room.end}"
         raise CudaError(_INVALID, f"{what} of {size} bytes at {address:#x} {why}")

@@ -5,7 +5,8 @@ A line names a function of the CUDA Driver API (or of NVML) and the kinds of its
 - ``i``, ``u``: an integer of 32 bits, signed or not; ``q``: 64 bits, be it a number, an address or
   a handle;
 - ``s``: a text; ``b2``: so many bytes as parameter 2 says; ``a8:2``: an array of elements of 8
-  bytes, whose number is parameter 2; ``a8:2-1``: one less; each may be NULL;
+  bytes, whose number is parameter 2; ``a8:2-1``: one less; ``t32``: a structure of so many bytes;
+  each may be NULL;
 - ``o8``: a place for so many bytes of a result; ``v``: for as many as the result has; ``c1``: for a
   text, with as many bytes as parameter 1 says; ``S``: for a pointer to a text.
 
@@ -92,6 +93,15 @@ cuMemPoolTrimTo(q,q)
 cuMemPoolGetAttribute(q,i,v)
 cuMemPoolSetAttribute(q,i,q)
 cuMemPoolSetAccess(q,q,q)
+cuMemAddressReserve(o8,q,q,q,q)
+cuMemAddressFree(q,q)
+cuMemCreate(o8,q,t32,q)
+cuMemRelease(q)
+cuMemRetainAllocationHandle(o8,q)
+cuMemGetAllocationPropertiesFromHandle(o32,q)
+cuMemGetAllocationGranularity(o8,t32,u)
+cuMemSetAccess(q,q,a12:3,q)
+cuMemGetAccess(o8,t8,q)
 cuPointerSetAttribute(q,i,q)
 cuStreamCreate(o8,u)
 cuStreamCreateWithPriority(o8,u,i)
@@ -127,6 +137,8 @@ _load(o8,b2,q)
 _layout(v,q)
 _register(o8,q,q)
 _unregister(o8,q)
+_map(o8,q,q,q,q)
+_unmap(q,q)
 _kernels(v,q,u)
 _occupancy(o4,q,i,q)
 _clusters(o4,q,i)
@@ -158,11 +170,11 @@ nvmlSystemGetCudaDriverVersion_v2(o4)
 
 _CALLED_FOR = {
     "_transfer": "cuMemcpy", "_load": "cuModuleLoadData", "_register": "cuMemHostRegister",
-    "_unregister": "cuMemHostUnregister", "_launch": "cuLaunchKernel",
-    "_cuEventRecord": "cuEventRecord",
+    "_unregister": "cuMemHostUnregister", "_map": "cuMemMap", "_unmap": "cuMemUnmap",
+    "_launch": "cuLaunchKernel", "_cuEventRecord": "cuEventRecord",
 }  # fmt: skip
 """What of CUDA's calls a function that is none of CUDA's, for what the user is told."""
-_PARTS = re.compile(r"(?P<kind>[iuqsSobacv])(?P<number>\d*)(?::(?P<count>\d+)(?P<less>-\d+)?)?")
+_PARTS = re.compile(r"(?P<kind>[iuqsSobatcv])(?P<number>\d*)(?::(?P<count>\d+)(?P<less>-\d+)?)?")
 _TYPES = {"i": "int", "u": "unsigned", "q": "uint64_t", "s": "const char *"}
 _VERSION = re.compile(r"_v\d+$")
 _PER_THREAD = re.compile(r"_pt[ds][sz]$")
@@ -232,6 +244,8 @@ def _argument(at: int, parameter: Parameter) -> str:
     if parameter.kind == "a":
         count = f"(p{parameter.count} - {-parameter.less})"
         return f"put_bytes(p{at}, {count} * {parameter.number}ul);"
+    if parameter.kind == "t":
+        return f"put_bytes(p{at}, {parameter.number});"
     if parameter.kind == "b":
         return f"put_bytes(p{at}, p{parameter.number});"
     return "" if parameter.is_result else f"put((uint64_t)p{at});"
@@ -338,7 +352,9 @@ def driver_source(files: Mapping[str, str]) -> str:
     Args:
         files: the text of each file, by its name.
     """
-    names = ("connection", "contexts", "graphs", "copies", "launches", "functions")
+    names = (
+        "connection", "contexts", "graphs", "copies", "mappings", "launches", "nodes", "functions",
+    )  # fmt: skip
     parts = [files[f"{name}.c"] for name in names]
     launch = next(each.number for each in functions() if each.name == "_launch")
     made = [

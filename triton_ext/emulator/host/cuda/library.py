@@ -15,6 +15,16 @@ from triton_ext.emulator.host.cuda.interface import driver_source, runtime_sourc
 from triton_ext.errors import LayoutError
 
 DRIVER = "libcuda.so.1"
+PRELOADED = "libtriton-ext-preloaded.so"
+"""What each process of the program loads before all else."""
+_LINKERS = ("libnvJitLink.so.12", "libnvJitLink.so.13")
+_NO_LINKER = """
+__attribute__((visibility("default"))) int nvJitLinkVersion(unsigned *major, unsigned *minor) {
+    return 6; /* NVJITLINK_ERROR_INTERNAL */
+}
+"""
+"""In place of NVIDIA's library that compiles and links within the program, and keeps no PTX: with
+one that does not start, JAX starts ptxas."""
 MAJORS = (12, 13)
 """The releases of CUDA whose runtime library has a stand-in."""
 _NAMES = {
@@ -49,12 +59,22 @@ def build() -> Path:
     files = {each.name: each.read_text(encoding="utf-8") for each in client.iterdir()}
     (folder / "client.h").write_text(files["client.h"], encoding="utf-8")
     _compile(found, folder, DRIVER, driver_source(files))
+    _compile(found, folder, PRELOADED, files["preload.c"], "-ldl")
+    for name in _LINKERS:
+        _compile(found, folder, name, _NO_LINKER)
     for name, kept in _NAMES.items():
         (folder / name).symlink_to(kept)
     runtime = runtime_source(files)
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda major: _compile_runtime(found, folder, major, runtime), MAJORS))
     return folder
+
+
+def preloaded(folder: Path) -> str:
+    """What ``LD_PRELOAD`` must have. Libraries are there because some programs name the files of
+    NVIDIA's own that they bring; the one that is loaded first is the one that is used."""
+    names = (PRELOADED, *(f"libcudart.so.{major}" for major in MAJORS), *_LINKERS)
+    return ":".join(str(folder / name) for name in names)
 
 
 def _compile_runtime(compiler: str, folder: Path, major: int, source: str) -> None:

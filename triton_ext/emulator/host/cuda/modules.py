@@ -12,6 +12,7 @@ from triton_ext.emulator.host.cuda.status import CudaError
 from triton_ext.emulator.host.run import initial_bytes
 from triton_ext.errors import LayoutError
 from triton_ext.ptx.files import ptx_of_bytes
+from triton_ext.ptx.linking import linked
 from triton_ext.ptx.parse import NVVM, Module, parse_ptx
 
 _TARGET = re.compile(r"^(\s*\.target\s+)sm_(\d+)([af]?)", re.MULTILINE)
@@ -58,12 +59,10 @@ class Loaded:
     """A module, with its variables in memory.
 
     Attributes:
-        ptx: its text.
         module: what was read of it.
         variables: the memory of each variable in global or constant memory.
     """
 
-    ptx: str
     module: Module
     variables: dict[str, Room] = field(default_factory=dict)
 
@@ -74,13 +73,16 @@ class Loaded:
 
 
 def load(image: bytes, arch: int, heap: Heap) -> Loaded:
-    """Load an image: PTX, a fatbin, or an ELF file.
+    """Load an image: PTX, an ELF file, a fatbin, or several in a row, which are linked.
 
     Raises:
         CudaError: it has no PTX that the GPU runs.
     """
+    is_text = image.lstrip().startswith((b"/", b"."))
+    units: dict[int, list[str]] = {}
     try:
-        texts = [each.text for each in ptx_of_bytes(image.rstrip(b"\0"), "a module")]
+        for one in ptx_of_bytes(image.rstrip(b"\0") if is_text else image, "a module"):
+            units.setdefault(one.fatbin, []).append(one.text)
     except LayoutError as error:
         status = _NO_BINARY if "no PTX" in error.rule else _INVALID_IMAGE
         why = error.rule
@@ -88,14 +90,22 @@ def load(image: bytes, arch: int, heap: Heap) -> Loaded:
             why = "the kernel is there as machine code alone, and the emulated GPU runs PTX: "
             why += _KEEP.format(arch=f"{arch}a" if arch >= 90 else arch)
         raise CudaError(status, why) from None
-    ptx = chosen(texts, arch)
+    refused: list[CudaError] = []
+    modules = []
     try:
-        module = parse_ptx(ptx)
-        if not image.lstrip().startswith((b"/", b".")):  # nvcc takes the comments out of its files
-            module = replace(module, generator=module.generator or NVVM)
-        loaded = Loaded(ptx, module)
+        for texts in units.values():
+            try:
+                modules.append(parse_ptx(chosen(texts, arch)))
+            except CudaError as error:
+                refused.append(error)  # of NVIDIA's own library, which nvcc links to every program
+        if not modules:
+            raise refused[0]
+        module = linked(modules)
     except LayoutError as error:
         raise CudaError(_INVALID_PTX, str(error)) from None
+    if not is_text:  # nvcc takes the comments out of its files
+        module = replace(module, generator=module.generator or NVVM)
+    loaded = Loaded(module)
     found = [each for each in loaded.module.variables if each.space in ("global", "const")]
     for each in found:
         loaded.variables[each.name] = heap.allocate(each.bytes, name=f"variable {each.name}")

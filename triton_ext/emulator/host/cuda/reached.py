@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from triton_ext.emulator.host.cuda.heap import SIZE, START, Heap, Room
+from triton_ext.emulator.host.cuda.heap import SPACE, START, Heap, Room
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory
 
 
@@ -31,6 +31,6 @@ class ProgramMemory(GlobalMemory):
         gone = self._heap.freed(address)
         if gone is not None:
             return f"{text}; it was in {gone.name} ({gone.size} bytes), which was freed"
-        if not START <= address < START + SIZE and address > 1 << 16:
+        if not START <= address < START + SPACE and address > 1 << 16:
             text += "; it is no address of the GPU's memory: one of the program's own memory?"
         return text

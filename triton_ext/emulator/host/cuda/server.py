@@ -30,14 +30,18 @@ from typing import Any
 
 from triton_ext.emulator.errors import EmulationError
 from triton_ext.emulator.host.cuda.device import Device
-from triton_ext.emulator.host.cuda.heap import SIZE, START
+from triton_ext.emulator.host.cuda.heap import SIZE, SPACE, START
 from triton_ext.emulator.host.cuda.interface import Function, functions
-from triton_ext.emulator.host.cuda.library import build
+from triton_ext.emulator.host.cuda.library import build, preloaded
 from triton_ext.emulator.host.cuda.status import CudaError
 from triton_ext.emulator.host.gpu import EmulatedGpu
 
 SOCKET = "TRITON_EXT_CUDA"
 """The environment variable that tells the library where the emulator listens."""
+XLA_FLAGS = "--xla_gpu_autotune_level=0"
+"""XLA would run kernels to choose the fastest; there is no time here to choose by."""
+_SKIPPED = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
+"""JAX asks NVIDIA's libraries for their versions, and some of them do not start here."""
 _HEADER, _ANSWER = struct.Struct("<II"), struct.Struct("<III")
 _NULL = (1 << 64) - 1
 _ENDED = 1_000_000
@@ -53,7 +57,7 @@ def _arguments(function: Function, data: bytes) -> list[Any]:
             continue
         (number,) = struct.unpack_from("<Q", data, at)
         at += 8
-        if each.kind in "sba":
+        if each.kind in "sbat":
             content = None if number == _NULL else data[at : at + number]
             at += 0 if content is None else number
             found.append(content.decode() if each.kind == "s" and content is not None else content)
@@ -87,7 +91,7 @@ class _Client:
 
     def __init__(self, connection: socket.socket, gpu: EmulatedGpu) -> None:
         self.connection, self.device = connection, Device(gpu)
-        greeting = struct.pack("<QQ", START, SIZE)
+        greeting = struct.pack("<QQQ", START, SIZE, SPACE)
         descriptors = array.array("i", [self.device.heap.file])
         connection.sendmsg([greeting], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
 
@@ -136,6 +140,12 @@ class _Client:
             self.connection.sendall(answer)
 
 
+def _before(ours: str, name: str, between: str = ":") -> str:
+    """A list that the environment has, with something before it."""
+    given = os.environ.get(name)
+    return f"{ours}{between}{given}" if given else ours
+
+
 def run_program(
     command: Sequence[str],
     gpu: EmulatedGpu,
@@ -161,10 +171,12 @@ def run_program(
         listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         listening.bind(str(folder / "gpu"))
         listening.listen()
-        search = os.environ.get("LD_LIBRARY_PATH")
         environment = {
             **os.environ, SOCKET: str(folder / "gpu"),
-            "LD_LIBRARY_PATH": f"{libraries}:{search}" if search else str(libraries),
+            "LD_LIBRARY_PATH": _before(str(libraries), "LD_LIBRARY_PATH"),
+            "LD_PRELOAD": _before(preloaded(libraries), "LD_PRELOAD"),
+            "XLA_FLAGS": _before(XLA_FLAGS, "XLA_FLAGS", " "),
+            _SKIPPED: os.environ.get(_SKIPPED, "1"),
         }  # fmt: skip
         child = subprocess.Popen(command, env=environment)
         waiting = stack.enter_context(selectors.DefaultSelector())

@@ -58,6 +58,12 @@ ERRORS = {
         "cudaErrorStreamCaptureUnsupported",
         "operation not permitted when stream is capturing",
     ),
+    910: (
+        "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE",
+        "cudaErrorGraphExecUpdateFailure",
+        "the graph update was not performed because it included changes which violated constraints"
+        " specific to instantiated graph update",
+    ),
     912: ("CUDA_ERROR_INVALID_CLUSTER_SIZE", "cudaErrorInvalidClusterSize", "invalid cluster size"),
     999: ("CUDA_ERROR_UNKNOWN", "cudaErrorUnknown", "unknown error"),
 }

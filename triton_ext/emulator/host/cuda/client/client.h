@@ -46,7 +46,6 @@ static inline CUresult missing(const char *function) {
     return NOT_SUPPORTED;
 }
 
-
 /* Whether a stream is captured: then what it was asked is done at each launch of its graph, as
    again(what), of a copy of `size` bytes. */
 int captured(void *stream, CUresult (*again)(const void *), const void *what, size_t size);

@@ -19,7 +19,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int server = -1, memory_file = -1;
 static pid_t owner;
-static uint64_t heap_start, heap_size;
+static uint64_t heap_start, heap_size, heap_space;
 static char *buffer;
 static size_t capacity, filled, position;
 
@@ -56,9 +56,10 @@ static int write_all(const void *from, size_t size) {
     return 1;
 }
 
-/* The server's greeting: address and size of the memory, and its file. */
+/* The server's greeting: address and size of the memory, the size with addresses that may be mapped
+   behind it, and its file. */
 static int greeted(void) {
-    uint64_t told[2];
+    uint64_t told[3];
     char control[CMSG_SPACE(sizeof(int))];
     struct iovec part = {told, sizeof told};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
@@ -67,7 +68,7 @@ static int greeted(void) {
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (!header || header->cmsg_type != SCM_RIGHTS) return 0;
     memcpy(&memory_file, CMSG_DATA(header), sizeof memory_file);
-    heap_start = told[0], heap_size = told[1];
+    heap_start = told[0], heap_size = told[1], heap_space = told[2];
     void *mapped = mmap((void *)heap_start, heap_size, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_FIXED_NOREPLACE | MAP_NORESERVE, memory_file, 0);
     return mapped == (void *)heap_start;
@@ -98,7 +99,7 @@ CUresult connected(void) {
 }
 
 EXPORT int cuStandInHas(uint64_t address) {
-    return server >= 0 && address - heap_start < heap_size;
+    return server >= 0 && address - heap_start < heap_space;
 }
 
 uint64_t heap_offset_mapping(int *descriptor) {

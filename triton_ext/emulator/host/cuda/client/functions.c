@@ -10,6 +10,7 @@ EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int ver
         {"cuMemPrefetchAsync", 12020, "cuMemPrefetchAsync_v2"},
         {"cuStreamGetCaptureInfo", 12030, "cuStreamGetCaptureInfo_v3"},
         {"cuStreamGetCaptureInfo", 11030, "cuStreamGetCaptureInfo_v2"},
+        {"cuGraphAddNode", 12030, "cuGraphAddNode_v2"},
         {"cuGetProcAddress", 12000, "cuGetProcAddress_v2"},
     };
     if (!symbol || !function) return INVALID_VALUE;

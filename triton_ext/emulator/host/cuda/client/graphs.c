@@ -1,5 +1,5 @@
 /* Graphs: what streams are asked while they are captured, in the order of the calls, and done again
-   at each launch. */
+   at each launch. A node is added after those that it depends on, so this is an order of all. */
 
 #include "client.h"
 #include <pthread.h>
@@ -10,14 +10,16 @@ enum { ILLEGAL_STATE = 401, CAPTURE_UNSUPPORTED = 900 };
 
 struct node {
     struct node *next;
+    const struct node *origin; /* of a copy: what it is one of */
     CUresult (*again)(const void *what);
+    size_t size;
     uint64_t what[];
 };
 struct graph {
     struct node *first, **end;
-    int holders; /* the program, and what was made of it to be launched */
 };
-/* The streams that are captured, and the events that were recorded on them. */
+/* The streams that are captured, and the events that were recorded on them; and each graph, to which
+   nodes are added as if it were such a stream. */
 static struct member {
     struct member *next;
     uint64_t handle;
@@ -56,34 +58,94 @@ static void leave(uint64_t handle, struct graph *graph) {
     pthread_mutex_unlock(&graphs);
 }
 
-int captured(void *stream, CUresult (*again)(const void *), const void *what, size_t size) {
-    struct graph *graph = graph_of((uint64_t)stream);
-    if (!graph) return 0;
+static void append(struct graph *graph, const struct node *origin,
+                   CUresult (*again)(const void *), const void *what, size_t size) {
     struct node *node = malloc(sizeof *node + size);
     if (!node) abort();
-    node->next = NULL, node->again = again;
+    *node = (struct node){NULL, origin, again, size};
     memcpy(node->what, what, size);
     pthread_mutex_lock(&graphs);
     *graph->end = node;
     graph->end = &node->next;
     pthread_mutex_unlock(&graphs);
-    return 1;
+}
+
+int captured(void *stream, CUresult (*again)(const void *), const void *what, size_t size) {
+    struct graph *graph = graph_of((uint64_t)stream);
+    if (graph) append(graph, NULL, again, what, size);
+    return graph != NULL;
+}
+
+EXPORT CUresult cuGraphCreate(struct graph **graph, unsigned flags) {
+    if (!graph) return INVALID_VALUE;
+    struct graph *made = *graph = calloc(1, sizeof *made);
+    if (!made) return OUT_OF_MEMORY;
+    made->end = &made->first;
+    join((uint64_t)made, made);
+    return SUCCESS;
+}
+
+static CUresult replay(const void *what) {
+    const struct graph *graph = *(struct graph *const *)what;
+    CUresult status = SUCCESS;
+    for (struct node *node = graph->first; node && status == SUCCESS; node = node->next)
+        status = node->again(node->what);
+    return status;
+}
+
+/* The nodes of a graph that ends, with the graphs in them. */
+static void empty(struct graph *graph) {
+    for (struct node *node = graph->first, *next; node; node = next) {
+        next = node->next;
+        if (node->again == replay) empty(*(struct graph **)node->what), free(*(void **)node->what);
+        free(node);
+    }
+    graph->first = NULL, graph->end = &graph->first;
+}
+
+static void copy_nodes(struct graph *to, const struct graph *from);
+static void append_graph(struct graph *to, const struct node *origin, const struct graph *graph) {
+    struct graph *inner = malloc(sizeof *inner);
+    if (!inner) abort();
+    inner->first = NULL, inner->end = &inner->first;
+    copy_nodes(inner, graph);
+    append(to, origin, replay, &inner, sizeof inner);
+}
+static void copy_nodes(struct graph *to, const struct graph *from) {
+    for (const struct node *node = from->first; node; node = node->next)
+        if (node->again == replay) append_graph(to, node, *(struct graph *const *)node->what);
+        else append(to, node, node->again, node->what, node->size);
+}
+
+EXPORT CUresult cuGraphClone(struct graph **made, struct graph *graph) {
+    if (!graph) return INVALID_VALUE;
+    CUresult status = cuGraphCreate(made, 0);
+    if (status == SUCCESS) copy_nodes(*made, graph);
+    return status;
+}
+
+EXPORT CUresult cuStreamBeginCaptureToGraph(uint64_t stream, struct graph *graph, void *after,
+                                            void *edges, size_t count, unsigned mode) {
+    if (!stream) return CAPTURE_UNSUPPORTED;
+    if (graph_of(stream)) return ILLEGAL_STATE;
+    if (!graph) return INVALID_VALUE;
+    join(stream, graph);
+    return SUCCESS;
 }
 
 EXPORT CUresult cuStreamBeginCapture_v2(uint64_t stream, unsigned mode) {
     if (!stream) return CAPTURE_UNSUPPORTED;
     if (graph_of(stream)) return ILLEGAL_STATE;
-    struct graph *made = calloc(1, sizeof *made);
-    if (!made) return OUT_OF_MEMORY;
-    made->end = &made->first, made->holders = 1;
-    join(stream, made);
-    return SUCCESS;
+    struct graph *made;
+    CUresult status = cuGraphCreate(&made, 0);
+    return status ? status : cuStreamBeginCaptureToGraph(stream, made, NULL, NULL, 0, mode);
 }
 
 EXPORT CUresult cuStreamEndCapture(uint64_t stream, struct graph **graph) {
     *graph = graph_of(stream);
     if (!*graph) return ILLEGAL_STATE;
     leave(0, *graph);
+    join((uint64_t)*graph, *graph);
     return SUCCESS;
 }
 
@@ -134,18 +196,15 @@ EXPORT CUresult cuStreamQuery(uint64_t stream) { return cuStreamSynchronize(stre
 
 EXPORT CUresult cuGraphDestroy(struct graph *graph) {
     if (!graph) return INVALID_VALUE;
-    if (--graph->holders) return SUCCESS;
-    for (struct node *node = graph->first, *next; node; node = next) next = node->next, free(node);
+    leave(0, graph);
+    empty(graph);
     free(graph);
     return SUCCESS;
 }
 EXPORT CUresult cuGraphExecDestroy(struct graph *graph) { return cuGraphDestroy(graph); }
 EXPORT CUresult cuGraphInstantiateWithFlags(struct graph **made, struct graph *graph,
                                             uint64_t flags) {
-    if (!made || !graph) return INVALID_VALUE;
-    graph->holders++;
-    *made = graph;
-    return SUCCESS;
+    return cuGraphClone(made, graph);
 }
 EXPORT CUresult cuGraphInstantiateWithParams(struct graph **made, struct graph *graph, void *how) {
     return cuGraphInstantiateWithFlags(made, graph, 0);
@@ -162,15 +221,10 @@ EXPORT CUresult cuGraphGetNodes(struct graph *graph, struct node **nodes, size_t
     return SUCCESS;
 }
 
-static CUresult replay(const void *what) {
-    const struct graph *graph = *(struct graph *const *)what;
-    CUresult status = SUCCESS;
-    for (struct node *node = graph->first; node && status == SUCCESS; node = node->next)
-        status = node->again(node->what);
-    return status;
-}
 EXPORT CUresult cuGraphLaunch(struct graph *graph, void *stream) {
     if (!graph) return INVALID_VALUE;
-    return captured(stream, replay, &graph, sizeof graph) ? SUCCESS : replay(&graph);
+    struct graph *into = graph_of((uint64_t)stream);
+    if (into) append_graph(into, NULL, graph);
+    return into ? SUCCESS : replay(&graph);
 }
 EXPORT CUresult cuGraphUpload(struct graph *graph, void *stream) { return SUCCESS; }

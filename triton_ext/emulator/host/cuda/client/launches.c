@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define WRAPPER 0x466243b1 /* __fatBinC_Wrapper_t of nvcc's fatbinary_section.h */
+#define LINKED 2 /* its version, of relocatable device code */
 #define FATBIN 0xba55ed50u
 #define CLUSTER_DIMENSION 4 /* CUlaunchAttributeID */
 #define COOPERATIVE 2
@@ -15,7 +16,7 @@
 struct wrapper {
     int magic, version;
     const void *data;
-    void *more;
+    const void **fatbins; /* of each part that was linked, and NULL behind them (link.stub) */
 };
 
 /* The bytes of an image: a fatbin, an ELF file, or PTX that ends in a zero. */
@@ -42,9 +43,26 @@ static size_t image_size(const char *image) {
     return end;
 }
 
+/* The PTX of each part, which machine code that was linked before does not have. */
+static CUresult load_linked(uint64_t *module, const void **fatbins) {
+    size_t size = 0;
+    for (const void **each = fatbins; *each; each++) size += image_size(*each);
+    char *all = malloc(size + 1), *end = all;
+    if (!all) return OUT_OF_MEMORY;
+    for (const void **each = fatbins; *each; each++) {
+        size_t part = image_size(*each);
+        memcpy(end, *each, part), end += part;
+    }
+    CUresult status = _load(module, all, size);
+    free(all);
+    return status;
+}
+
 static CUresult load(uint64_t *module, const void *image) {
     if (!module || !image) return INVALID_VALUE;
     const struct wrapper *wrapper = image;
+    if (wrapper->magic == WRAPPER && wrapper->version == LINKED && wrapper->fatbins)
+        return load_linked(module, wrapper->fatbins);
     if (wrapper->magic == WRAPPER) image = wrapper->data;
     return _load(module, (void *)image, image_size(image));
 }
