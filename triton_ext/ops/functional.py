@@ -361,7 +361,7 @@ def scaled_mm(
     epilogue_of(activation=activation)  # raises
     scales = whole_a, whole_b, blocks_a, blocks_b
     added = bias, activation, None, 1.0, 1.0
-    epilogue = epilogue_from((*added, *scales, not use_fast_accum, None))
+    epilogue = epilogue_from((*added, *scales, not use_fast_accum, None, None, None, None))
     call = call_of((a, b, epilogue, out_dtype, None, False, None, batch_invariant))
     check_order(call)
     if scale_a is not None and scale_b is not None and (blocks_a is None) == (blocks_b is None):
@@ -373,7 +373,7 @@ def scaled_mm(
     if blocks_a is None and _are_blocks_of_one(whole_a, whole_b, m, n, k):
         blocks_a, whole_a, blocks_b, whole_b = whole_a, None, whole_b, None
         scales = whole_a, whole_b, blocks_a, blocks_b
-        epilogue = epilogue_from((*added, *scales, not use_fast_accum, None))
+        epilogue = epilogue_from((*added, *scales, not use_fast_accum, None, None, None, None))
         call = call._replace(epilogue=epilogue)
     _check_blocks(a, m, n, blocks_a, blocks_b)
     wholes = (("scale_a", whole_a, (m, 1)), ("scale_b", whole_b, (1, n)))

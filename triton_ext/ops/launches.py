@@ -41,7 +41,7 @@ FIELDS = {
     "beta": Epilogue._fields.index("beta"),
     "a_blocks": Epilogue._fields.index("blocks_a"),
     "b_blocks": Epilogue._fields.index("blocks_b"),
-    "offs": Epilogue._fields.index("offs"),
+    **{name: Epilogue._fields.index(name) for name in ("offs", "rows", "out_rows", "factors")},
 }
 """Which field of the epilogue an argument of the kernel is."""
 BIAS = FIELDS["bias"]
@@ -66,6 +66,8 @@ class Link(NamedTuple):
     counters: torch.Tensor | None = None
 
 
+ADDRESSES = {"a": 0, "c": 2}
+"""The matrix whose address an argument is, besides its descriptor."""
 UNKNOWN_TO_TRITON = frozenset((torch.float4_e2m1fn_x2, torch.float8_e8m0fnu))
 """Types that the JIT is shown as bytes."""
 
@@ -121,9 +123,9 @@ class PreparedLaunch:
     """
 
     __slots__ = (
+        "_addresses",
         "_always",
         "_arguments",
-        "_c_slot",
         "_extras",
         "_grid",
         "_has_more",
@@ -159,9 +161,8 @@ class PreparedLaunch:
             assert views[0] is not None
             batch = list(views[0].shape[:1])  # of a scatter's C, one chunk is elsewhere
         if config.product.groups is not None:
-            counts = [view.shape[0] for view in views[:3] if view is not None]
-            counts[1] //= config.product.sums_of_c
-            batch = [max(counts)]
+            counts = [1 if view is None or len(view.shape) < 3 else view.shape[0] for view in views]
+            batch = [max(counts[0], counts[1] // config.product.sums_of_c, counts[2])]
         self.gpu, self.config, self.views = gpu, config, views
         self.reads_as = gpu.arch if config.product.scaling is None else 90
         self.plan = launch_plan(config, m, n, k, gpu.properties, *batch)
@@ -184,7 +185,7 @@ class PreparedLaunch:
         self._links: list[tuple[int, str]] = []
         self._searched = False
         self._workspace_slot: int | None = None
-        self._c_slot: int | None = None
+        self._addresses: list[tuple[int, int]] = []
         for name in self.plan.arguments:
             slot = len(self._arguments)
             self._arguments.append(None)
@@ -195,8 +196,8 @@ class PreparedLaunch:
                 self._arguments += [*view.shape, *view.strides]
             elif name == "workspace":
                 self._workspace_slot = slot
-            elif name == "c":
-                self._c_slot = slot
+            elif name in ADDRESSES:
+                self._addresses.append((slot, ADDRESSES[name]))
             elif name in self._numbers:
                 self._arguments[slot] = self._numbers[name]
             elif name in Link._fields:
@@ -206,17 +207,16 @@ class PreparedLaunch:
         a, b, c = sorted(self._maps[:3], key=lambda each: each[1])
         self._always = (a[0], a[2], b[0], b[2], c[0], c[2])
         self._more_maps = self._maps[3:]
-        slots = self._workspace_slot, self._c_slot
-        self._has_more = bool(self._more_maps or self._links or any(x is not None for x in slots))
+        self._has_more = bool(
+            self._more_maps or self._links or self._addresses or self._workspace_slot is not None
+        )
         fields = {field for _, field in self._extras} - {FIELDS["beta"]}
         self._takes_addresses = (
             not self._links
-            and self._c_slot is None
-            and (
-                len(fields) + len(self._more_maps) <= 1
-                and fields <= {BIAS}
-                and all(matrix == DESCRIPTORS["c0_desc"] for _, matrix, *_ in self._more_maps)
-            )
+            and not self._addresses
+            and len(fields) + len(self._more_maps) <= 1
+            and fields <= {BIAS}
+            and all(matrix == DESCRIPTORS["c0_desc"] for _, matrix, *_ in self._more_maps)
         )
 
     def __call__(
@@ -294,9 +294,10 @@ class PreparedLaunch:
             key = (number, tensor.data_ptr())
             arguments[slot] = _tensor_maps.get(key) or self._tensor_map(name, matrix, key)
         self._fill_workspace(arguments, stream)
-        if self._c_slot is not None:
-            assert matrices[2] is not None
-            arguments[self._c_slot] = matrices[2].data_ptr()
+        for slot, matrix in self._addresses:
+            tensor = matrices[matrix]
+            assert tensor is not None
+            arguments[slot] = tensor.data_ptr()
         for slot, name in self._links:
             extra: Any = getattr(link, name)
             arguments[slot] = extra if isinstance(extra, int) else extra.data_ptr()
@@ -363,8 +364,7 @@ class PreparedLaunch:
             name: epilogue[field] for name, field in FIELDS.items() if name in plan.arguments
         }
         others |= {name: getattr(link, name) for _, name in self._links}
-        if self._c_slot is not None:
-            others["c"] = c
+        others |= {name: value for name, value in (("a", a), ("c", c)) if name in plan.arguments}
         index = self.gpu.index
         if self._workspace_slot is not None:
             if index is None:

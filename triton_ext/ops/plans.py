@@ -224,7 +224,7 @@ def signature(call: Call) -> Signature:
         blocks_a,
         blocks_b,
         fp32_accumulation,
-        offs,
+        *of_groups,
     ) = epilogue
     return (
         plain,
@@ -239,7 +239,7 @@ def signature(call: Call) -> Signature:
         scale_b if scale_b is None else _described(scale_b),
         blocks_a if blocks_a is None else _described(blocks_a),
         blocks_b if blocks_b is None else _described(blocks_b),
-        offs if offs is None else _described(offs),
+        *(each if each is None else _described(each) for each in of_groups),
     )
 
 

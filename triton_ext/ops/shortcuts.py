@@ -21,7 +21,7 @@ from torch import Tensor
 
 from triton_ext.ops import plans
 from triton_ext.ops.call import Call, call_of
-from triton_ext.ops.epilogue import NOTHING, epilogue_from
+from triton_ext.ops.epilogue import NOTHING, Epilogue
 from triton_ext.ops.operands import TMA_ALIGNMENT
 from triton_ext.ops.plans import ProductPlan
 
@@ -82,10 +82,8 @@ class Shortcut:
                 return c
         epilogue = NOTHING
         if addend is not None or self.activation is not None:
-            both = (addend, None) if self.is_bias else (None, addend)
-            epilogue = epilogue_from(
-                (both[0], self.activation, both[1], 1.0, 1.0, *[None] * 4, False, None)
-            )
+            bias, residual = (addend, None) if self.is_bias else (None, addend)
+            epilogue = Epilogue(bias, self.activation, residual)
         return plan.run(call_of((a, b, epilogue, None, None, self.linear, None, None)))
 
 
