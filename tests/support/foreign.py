@@ -223,8 +223,7 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
         " unsloth, sglang and vllm the modules with the kernels are imported alone; what else these"
         " import is a stand-in. TileLang's programs were written for this page; nvcc compiles the"
         " CUDA C++ that it makes of them, which Triton's passes do not see. What torch has is what"
-        " Inductor makes for a GPU of its functions. Where strict mode is 'not run', the row is"
-        " of an earlier run, without the passes that rewrite.",
+        " Inductor makes for a GPU of its functions.",
         "",
         f"{right} of {len(rows)} rows are right, {strict} of them in strict mode, too; {earlier}"
         f" are for an earlier Triton than 3.9; the passes found {alarms} errors.",
