@@ -16,8 +16,8 @@ demo: $(VENV)/.product
 	@$(BIN)/triton-ext demo
 
 test: $(VENV)/.ready
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync lint types layers
-	@$(MAKE) --no-print-directory pytest
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync lint types layers setup installed
+	$(PYTEST) $(PYTEST_ARGS)
 
 setup: $(VENV)/.ready $(OTHER_TRITONS:%=.tritons/%/.ready)
 

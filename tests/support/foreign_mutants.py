@@ -128,12 +128,14 @@ class Foreign(Launched):
 
 def judged(one: Foreign, each: int, seed: int) -> Iterator[dict[str, Any]]:
     """The mutants of a kernel, with what was said of each; of all schedules if not each of the
-    three ends in a fault."""
+    three ends in a fault; "base" is what is said of the kernel as it is."""
+    base = one.all_schedules(one.ptx, LIMIT)
     for mutation in chosen(one.ptx, one.reached, each, seed, one.kernel):
         told = verdicts(one, mutation)
         found = outcome_of(told) == "found"
         every = "" if found else one.all_schedules(mutation.of(one.ptx), LIMIT)
-        yield {"kernel": one.name, **dataclasses.asdict(mutation), "told": told, "all": every}
+        yield {"kernel": one.name, "base": base, **dataclasses.asdict(mutation), "told": told,
+               "all": every}  # fmt: skip
 
 
 WORDS = (
@@ -147,6 +149,8 @@ def word_of(mutant: dict[str, Any]) -> str:
     outcome, every = outcome_of(mutant["told"]), mutant["all"]
     if outcome != "silent":
         return {"found": WORDS[0], "some": WORDS[1], "wrong": WORDS[6]}[outcome]
+    if mutant["base"] not in ("proven", "not decided"):
+        return WORDS[5]
     if every.startswith("witness") or ":" in every:
         return WORDS[2]
     if "(" in every:
@@ -184,9 +188,7 @@ def main() -> int:
         binary = folder / "programs" / program.name
         if not binary.exists():
             compiled(program, folder, binary.parent)
-        one = Foreign.of(program, binary)
-        print(name, "as it is:", one.all_schedules(one.ptx, LIMIT), flush=True)
-        for mutant in judged(one, arguments.each, arguments.seed):
+        for mutant in judged(Foreign.of(program, binary), arguments.each, arguments.seed):
             found.append(mutant)
             said = {each.splitlines()[0][:160] for each in mutant["told"]}
             print(name, mutant["kind"], mutant["line"], said, mutant["all"][:80], flush=True)

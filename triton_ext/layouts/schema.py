@@ -26,25 +26,24 @@ _TYPES: dict[str, type] = {
 }
 
 
-def read_json(text: str, schema: Path, name: str = "json") -> Any:
+def read_json(text: str, schema: Path) -> Any:
     """The value of a document, if it is what a schema says.
 
     Args:
         schema: the file of the schema.
-        name: what the document is, for errors.
 
     Raises:
         LayoutError: no JSON, too long or nested too deeply for Python, or not of the schema; the
             argument is the path of what is wrong, such as ``json.layouts[0].shape``.
     """
     if len(text) > MAX_BYTES:
-        raise LayoutError(name, text[:40], f"must have at most {MAX_BYTES} characters")
+        raise LayoutError("json", text[:40], f"must have at most {MAX_BYTES} characters")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as problem:
         rule = f"is no JSON document that can be read: {problem}"
-        raise LayoutError(name, text[:40], rule) from None
-    check(value, json.loads(schema.read_text(encoding="utf-8")), name)
+        raise LayoutError("json", text[:40], rule) from None
+    check(value, json.loads(schema.read_text(encoding="utf-8")), "json")
     return value
 
 

@@ -22,7 +22,7 @@ from triton_ext.ops.checks import (
     checked,
     has_kernels,
 )
-from triton_ext.ops.eager import multiply, repeated
+from triton_ext.ops.eager import multiply, repeated, shortened
 from triton_ext.ops.epilogue import (
     NOTHING,
     Epilogue,
@@ -116,11 +116,23 @@ def matmul(
         UnsupportedDeviceError: the tensors are on another device.
         LayoutError: shapes, types, devices or strides do not fit.
     """
+    function = None
+    if (
+        residual is None
+        and out_dtype is None
+        and out is None
+        and config is None
+        and batch_invariant is None
+    ):
+        function = "matmul"
+        made = shortened(function, a, b, bias, activation)
+        if made is not None:
+            return made
     epilogue = NOTHING
     if bias is not None or activation is not None or residual is not None:
         epilogue = epilogue_of(bias, activation, residual, beta, differentiable=True)
     call = call_of((a, b, epilogue, out_dtype, out, False, config, batch_invariant))
-    made = repeated(call)
+    made = repeated(call, function)
     return _made(call, fallback) if made is None else made
 
 
@@ -180,6 +192,12 @@ def linear(
     Returns:
         (..., N); (...) if weight is a vector; (..., N / 2) with a gated activation.
     """
+    function = None
+    if out_dtype is None and batch_invariant is None:
+        function = "linear"
+        made = shortened(function, input, weight, bias, activation)
+        if made is not None:
+            return made
     check_kind("weight", weight, Tensor)
     if weight.dim() > 2:
         raise LayoutError("weight.shape", tuple(weight.shape), "must have 1 or 2 dimensions")
@@ -187,7 +205,7 @@ def linear(
     if bias is not None or activation is not None:
         epilogue = epilogue_of(bias, activation)
     call = call_of((input, weight, epilogue, out_dtype, None, True, None, batch_invariant))
-    made = repeated(call)
+    made = repeated(call, function)
     return _made(call, fallback) if made is None else made
 
 
@@ -214,11 +232,19 @@ def addmm(
         b: (K, N); likewise.
         out, batch_invariant, fallback: as for `matmul`; out may be the input.
     """
+    function = None
+    is_sum = type(beta) is int and type(alpha) is int and beta == alpha == 1
+    if is_sum and out is None and batch_invariant is None:
+        function = "addmm"
+        made = shortened(function, a, b, input)
+        if made is not None:
+            return made
     beta, alpha = number("beta", beta), number("alpha", alpha)
     tensors = isinstance(input, Tensor) and isinstance(a, Tensor) and isinstance(b, Tensor)
     if tensors and beta != 0 and a.dim() == 2:
         epilogue = sum_epilogue(input, b, beta, alpha)
-        made = repeated(call_of((a, b, epilogue, None, out, False, None, batch_invariant)))
+        call = call_of((a, b, epilogue, None, out, False, None, batch_invariant))
+        made = repeated(call, function)
         if made is not None:
             return made
     check_dims(2, a=a, b=b)
@@ -335,7 +361,7 @@ def scaled_mm(
     epilogue_of(activation=activation)  # raises
     scales = whole_a, whole_b, blocks_a, blocks_b
     added = bias, activation, None, 1.0, 1.0
-    epilogue = epilogue_from((*added, *scales, not use_fast_accum, None))
+    epilogue = epilogue_from((*added, *scales, not use_fast_accum, None, None, None, None))
     call = call_of((a, b, epilogue, out_dtype, None, False, None, batch_invariant))
     check_order(call)
     if scale_a is not None and scale_b is not None and (blocks_a is None) == (blocks_b is None):
@@ -347,7 +373,7 @@ def scaled_mm(
     if blocks_a is None and _are_blocks_of_one(whole_a, whole_b, m, n, k):
         blocks_a, whole_a, blocks_b, whole_b = whole_a, None, whole_b, None
         scales = whole_a, whole_b, blocks_a, blocks_b
-        epilogue = epilogue_from((*added, *scales, not use_fast_accum, None))
+        epilogue = epilogue_from((*added, *scales, not use_fast_accum, None, None, None, None))
         call = call._replace(epilogue=epilogue)
     _check_blocks(a, m, n, blocks_a, blocks_b)
     wholes = (("scale_a", whole_a, (m, 1)), ("scale_b", whole_b, (1, n)))

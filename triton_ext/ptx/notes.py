@@ -74,9 +74,9 @@ class Notes:
         value = self.number(text)
         return self.root(text) if value is None else f"{value}{self.condition(text)}"
 
-    def known(self, text: str, width: int = 32) -> int | str | None:
+    def known(self, text: str) -> int | str | None:
         """An operand for programs: its number or, if that is not known, its root."""
-        value = self.number(text, width)
+        value = self.number(text)
         return value if value is not None else self.root(text) if text else None
 
     def shared(self, text: str) -> str:

@@ -50,10 +50,10 @@ class Modifiers:
                 return part
         return default
 
-    def type(self, *, required: bool = True) -> str:
+    def type(self) -> str:
         """Take the next scalar type."""
         found = self.one_of(DTYPES)
-        if required and not found:
+        if not found:
             raise UnsupportedInstruction("the opcode has no type that is known", self.instruction)
         return found
 

@@ -507,12 +507,12 @@ class Fibers:
             ConvergenceFault: threads stand at a convergent instruction, and the rest never comes.
         """
         self._check_parked()
-        return self.standing()
+        return self.standing(self.fibers)
 
-    def standing(self) -> list[Standing]:
-        """Where the threads stand, and what they wait for: those together that do the same."""
+    def standing(self, fibers: Sequence[Fiber]) -> list[Standing]:
+        """Where threads stand, and what they wait for: those together that do the same."""
         found: dict[tuple[int, str], list[Fiber]] = {}
-        for fiber in self.fibers:
+        for fiber in fibers:
             why = fiber.wait.why() if fiber.wait else "runs without end"
             if fiber.wait is None:
                 asked = {self._asked(int(warp)) for warp in lane_sets.warps(fiber.lanes)}
@@ -543,10 +543,19 @@ class Fibers:
                 continue
             step = self.steps[fiber.pc]
             if self._converged(fiber, step.convergent or WARP_THREADS) is not None:
-                group = "warpgroup" if step.convergent > WARP_THREADS else "warp"
+                size = max(step.convergent, WARP_THREADS)
+                group = "warpgroup" if size > WARP_THREADS else "warp"
+                mine = set((lane_sets.indices(fiber.lanes) // size).tolist())
+                elsewhere = [
+                    each
+                    for each in self.fibers
+                    if each.pc != fiber.pc
+                    and mine & set((lane_sets.indices(each.lanes) // size).tolist())
+                ]
                 raise ConvergenceFault(
                     f"a {group}'s threads must execute this instruction together; some of them are"
-                    " elsewhere",
+                    " elsewhere"
+                    + "".join(f"\n  {line}" for line in told(self.standing(elsewhere))),
                     step.instruction,
                     self.cta.describe(fiber.lanes),
                 )

@@ -521,7 +521,7 @@ class Machine:
             f"{count / total:4.0%}  {place} ({count} instructions)"
             for place, count in places.most_common(SHOWN_PLACES)
         ]
-        standing = told([found for block in self._blocks for found in block.standing()])
+        standing = told([found for block in self._blocks for found in block.standing(block.fibers)])
         more = len(standing) - SHOWN_PLACES
         tail = [f"and {more} more"] if more > 0 else []
         text = f"{what}, and the kernel has not ended; the time went to:\n  " + "\n  ".join(lines)

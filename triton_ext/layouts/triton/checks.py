@@ -32,9 +32,7 @@ def check_against_documented_atom(encoding: NVMMAShared) -> CheckResult:
     return CheckResult(agrees, f"the atom {verb} the documented one: {atom}")
 
 
-def check_against_triton(
-    shape: Sequence[int], encoding: NVMMAShared, oracle: TritonOracle | None = None
-) -> CheckResult:
+def check_against_triton(shape: Sequence[int], encoding: NVMMAShared) -> CheckResult:
     """Compare the tile with Triton's own conversion, in a child process.
 
     Where the release is known to be wrong, agreement means that it returns what `known_faults`
@@ -45,7 +43,7 @@ def check_against_triton(
         RuntimeError: Triton cannot be imported.
     """
     ours = nvmma_shared_to_linear_layout(shape, encoding)
-    oracle = oracle or TritonOracle()
+    oracle = TritonOracle()
     name = f"Triton {oracle.version}"
     answer = oracle.convert([(shape, encoding)])[0]
     if isinstance(answer, str):

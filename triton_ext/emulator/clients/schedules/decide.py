@@ -181,16 +181,13 @@ class _Question:
         return None
 
 
-def decide(
-    machine: Machine, run: Callable[[Machine], None], launch: int = 0, most_runs: int = MOST_RUNS
-) -> Verdict:
+def decide(machine: Machine, run: Callable[[Machine], None], launch: int = 0) -> Verdict:
     """Run a launch under the eager schedule, and say what it tells of all schedules.
 
     Args:
         machine: the launch; it has not run.
         run: runs it to its end.
         launch: how many launches of the program come before, for a witness's file.
-        most_runs: runs that follow a doubt, at most.
 
     Returns:
         The verdict. Global memory holds what the launch has left there.
@@ -219,8 +216,8 @@ def decide(
     witness, explored = None, None
     lines = ordered(step.instruction for step in machine.program.steps)
     try:
-        witness = _witness(question, judged.doubts, most_runs)
-        if witness is None and most_runs and _is_of_order(chance, missing):
+        witness = _witness(question, judged.doubts)
+        if witness is None and _is_of_order(chance, missing):
             explored = explore(question.order, lines, lambda: time.monotonic() > deadline)
             witness = _worst(question, lines, explored)
     finally:
@@ -333,9 +330,7 @@ class _Judged:
         self.sizes["loose"] += len(order.loose)
 
 
-def _witness(
-    question: _Question, found: list[tuple[Doubt, Causality]], most_runs: int
-) -> Witness | None:
+def _witness(question: _Question, found: list[tuple[Doubt, Causality]]) -> Witness | None:
     """Follow doubts of each place and kind until one comes true."""
     groups: dict[object, list[tuple[Doubt, Causality]]] = {}
     for doubt, order in found:
@@ -346,7 +341,7 @@ def _witness(
     for doubt, order in chosen:
         holds = doubt.holds(order)
         for until in dict.fromkeys((doubt.until, None)):
-            if question.over or question.runs >= most_runs:
+            if question.over:
                 return None
             plan = _plan(question, order.skeleton, doubt, holds, until)
             ends = question.follow(plan)
