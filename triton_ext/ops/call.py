@@ -16,7 +16,8 @@ from triton_ext.ops.epilogue import NOTHING, Epilogue
 from triton_ext.ops.gates import columns_after
 from triton_ext.ops.types import output_type
 
-_TENSORS = frozenset((Tensor, Parameter))
+TENSORS = frozenset((Tensor, Parameter))
+"""The types of tensors whose values are those in memory, unless they are negated views."""
 # By their names here, not by those in torch: each look-up would take as long as half of the call.
 _is_traced = torch.compiler.is_dynamo_compiling
 _function_modes = torch._C._len_torch_function_stack
@@ -93,7 +94,7 @@ call_of: Callable[[tuple[Any, ...]], Call] = functools.partial(tuple.__new__, Ca
 
 def _is_plain(tensor: Any) -> bool:
     """Whether it is a tensor whose values are those in its memory."""
-    return type(tensor) in _TENSORS and not tensor.is_neg()
+    return type(tensor) in TENSORS and not tensor.is_neg()
 
 
 def _is_plain_or_none(tensor: Any) -> bool:
@@ -108,8 +109,8 @@ def is_bare(call: Call) -> bool:
     a, b, epilogue, _, out, _, _, _ = call
     return (
         not _is_traced()
-        and type(a) in _TENSORS
-        and type(b) in _TENSORS
+        and type(a) in TENSORS
+        and type(b) in TENSORS
         and not a.is_neg()
         and not b.is_neg()
         and forward_ad._current_level < 0

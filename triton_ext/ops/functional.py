@@ -23,7 +23,7 @@ from triton_ext.ops.checks import (
     checked,
     has_kernels,
 )
-from triton_ext.ops.eager import multiply, repeated
+from triton_ext.ops.eager import multiply, repeated, shortened
 from triton_ext.ops.epilogue import (
     NOTHING,
     Epilogue,
@@ -117,11 +117,23 @@ def matmul(
         UnsupportedDeviceError: the tensors are on another device.
         LayoutError: shapes, types, devices or strides do not fit.
     """
+    function = None
+    if (
+        residual is None
+        and out_dtype is None
+        and out is None
+        and config is None
+        and batch_invariant is None
+    ):
+        function = "matmul"
+        made = shortened(function, a, b, bias, activation)
+        if made is not None:
+            return made
     epilogue = NOTHING
     if bias is not None or activation is not None or residual is not None:
         epilogue = epilogue_of(bias, activation, residual, beta, differentiable=True)
     call = call_of((a, b, epilogue, out_dtype, out, False, config, batch_invariant))
-    made = repeated(call)
+    made = repeated(call, function)
     return _made(call, fallback) if made is None else made
 
 
@@ -181,6 +193,12 @@ def linear(
     Returns:
         (..., N); (...) if weight is a vector; (..., N / 2) with a gated activation.
     """
+    function = None
+    if out_dtype is None and batch_invariant is None:
+        function = "linear"
+        made = shortened(function, input, weight, bias, activation)
+        if made is not None:
+            return made
     check_kind("weight", weight, Tensor)
     if weight.dim() > 2:
         raise LayoutError("weight.shape", tuple(weight.shape), "must have 1 or 2 dimensions")
@@ -188,7 +206,7 @@ def linear(
     if bias is not None or activation is not None:
         epilogue = epilogue_of(bias, activation)
     call = call_of((input, weight, epilogue, out_dtype, None, True, None, batch_invariant))
-    made = repeated(call)
+    made = repeated(call, function)
     return _made(call, fallback) if made is None else made
 
 
@@ -215,11 +233,19 @@ def addmm(
         b: (K, N); likewise.
         out, batch_invariant, fallback: as for `matmul`; out may be the input.
     """
+    function = None
+    is_sum = type(beta) is int and type(alpha) is int and beta == alpha == 1
+    if is_sum and out is None and batch_invariant is None:
+        function = "addmm"
+        made = shortened(function, a, b, input)
+        if made is not None:
+            return made
     beta, alpha = number("beta", beta), number("alpha", alpha)
     tensors = isinstance(input, Tensor) and isinstance(a, Tensor) and isinstance(b, Tensor)
     if tensors and beta != 0 and a.dim() == 2:
         epilogue = sum_epilogue(input, b, beta, alpha)
-        made = repeated(call_of((a, b, epilogue, None, out, False, None, batch_invariant)))
+        call = call_of((a, b, epilogue, None, out, False, None, batch_invariant))
+        made = repeated(call, function)
         if made is not None:
             return made
     check_dims(2, a=a, b=b)
