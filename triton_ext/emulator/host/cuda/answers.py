@@ -34,11 +34,6 @@ ANSWERS: dict[str, tuple[Any, ...]] = {
          "cuMemPoolCreate", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex",
          "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetHandleByPciBusId"), (1,),
     ),
-    **dict.fromkeys(  # PCI Express 5.0 with 16 lanes; the speed of one in MB/s
-        ("nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkGeneration"), (5,),
-    ),
-    **dict.fromkeys(("nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetMaxPcieLinkWidth"), (16,)),
-    **dict.fromkeys(("nvmlDeviceGetPcieSpeed", "nvmlDeviceGetPcieLinkMaxSpeed"), (32000,)),
     "cuDriverGetVersion": (attributes.VERSION,),
     "cuDeviceTotalMem": (SIZE,),
     "cuDeviceGetUuid": (_UUID,),

@@ -17,6 +17,14 @@ from triton_ext.errors import LayoutError
 DRIVER = "libcuda.so.1"
 PRELOADED = "libtriton-ext-preloaded.so"
 """What each process of the program loads before all else."""
+_LINKERS = ("libnvJitLink.so.12", "libnvJitLink.so.13")
+_NO_LINKER = """
+__attribute__((visibility("default"))) int nvJitLinkVersion(unsigned *major, unsigned *minor) {
+    return 6; /* NVJITLINK_ERROR_INTERNAL */
+}
+"""
+"""In place of NVIDIA's library that compiles and links within the program, and keeps no PTX: with
+one that does not start, JAX starts ptxas."""
 MAJORS = (12, 13)
 """The releases of CUDA whose runtime library has a stand-in."""
 _NAMES = {
@@ -52,6 +60,8 @@ def build() -> Path:
     (folder / "client.h").write_text(files["client.h"], encoding="utf-8")
     _compile(found, folder, DRIVER, driver_source(files))
     _compile(found, folder, PRELOADED, files["preload.c"], "-ldl")
+    for name in _LINKERS:
+        _compile(found, folder, name, _NO_LINKER)
     for name, kept in _NAMES.items():
         (folder / name).symlink_to(kept)
     runtime = runtime_source(files)
@@ -61,9 +71,9 @@ def build() -> Path:
 
 
 def preloaded(folder: Path) -> str:
-    """What ``LD_PRELOAD`` must have. The runtime libraries are there because some programs name the
-    file of NVIDIA's own that they bring; the one that is loaded first is the one that is used."""
-    names = (PRELOADED, *(f"libcudart.so.{major}" for major in MAJORS))
+    """What ``LD_PRELOAD`` must have. Libraries are there because some programs name the files of
+    NVIDIA's own that they bring; the one that is loaded first is the one that is used."""
+    names = (PRELOADED, *(f"libcudart.so.{major}" for major in MAJORS), *_LINKERS)
     return ":".join(str(folder / name) for name in names)
 
 
