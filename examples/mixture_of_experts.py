@@ -27,6 +27,20 @@ counts = counts.index_add(0, experts.flatten(), torch.ones_like(order, dtype=tor
 offs = counts.cumsum(0).int()
 
 
+# Three launches: rows are read where their tokens are, and stored where they belong. Each choice of
+# a token has a row, so that they are added up in the same order in every run.
+both = torch.randn(EXPERTS, HIDDEN, 2 * INNER, device="cuda").bfloat16() / HIDDEN**0.5
+middle = triton_ext.grouped_mm(x, both, offs, rows=token.int(), activation="swiglu")
+factors = weights.flatten()[order].float()
+each = triton_ext.grouped_mm(middle, down, offs, out_rows=order.int(), factors=factors)
+layer = each.view(TOKENS, CHOSEN, HIDDEN).sum(1)
+
+gate, value = triton_ext.grouped_mm(x[token], both, offs).chunk(2, -1)  # the same in more
+copied = triton_ext.grouped_mm(torch.nn.functional.silu(gate) * value, down, offs)
+expected = torch.zeros_like(x).index_add(0, token, copied * weights.flatten()[order, None])
+assert (layer - expected).norm() < 0.02 * expected.norm()
+
+
 def mixed(rows: torch.Tensor) -> torch.Tensor:
     """The experts' rows, weighted and added up for each token."""
     rows = rows * weights.flatten()[order, None]

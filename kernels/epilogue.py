@@ -21,6 +21,7 @@ class EpilogueSpec:
         alpha: multiply with a number.
         residual: add beta (a number) times a matrix of the shape and type of C, which may be C
             itself.
+        factors: multiply each row of C with a number of its own, last.
     """
 
     bias: bool = False
@@ -29,6 +30,7 @@ class EpilogueSpec:
     b_scales: str | None = None
     alpha: bool = False
     residual: bool = False
+    factors: bool = False
 
 
 NO_EPILOGUE = EpilogueSpec()

@@ -81,7 +81,9 @@ class LaunchPlan:
             ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
             elements, bias of `ProductSpec.bias_type`, scales of fp32. ``a_blocks``, ``b_blocks``:
             pointers to the fp32 scales of blocks. ``offs``: a pointer to the ends of groups, int32.
-            ``c``: C's address, besides its descriptor. ``alpha``, ``beta``: floats.
+            ``a``, ``c``: A's and C's address, besides their descriptors. ``rows``, ``out_rows``,
+            ``factors``: pointers to indices of rows of A and C, int32, and to fp32 numbers, one for
+            each row of C. ``alpha``, ``beta``: floats.
         constants: compile-time arguments.
         options: compilation options.
         a_tile, b_tile, c_tile, edge_tile, last_tile: their ``tma_shape`` and ``tma_encoding`` are
@@ -496,10 +498,13 @@ def _argument_types(spec: KernelSpec) -> dict[str, str]:
              "b_scale": "*fp32", "offs": "*i32", "a_blocks": "*fp32", "b_blocks": "*fp32",
              "left_step": "i32", "right_step": "i32", "alpha": "fp32", "beta": "fp32",
              "flags": "*i32", "counters": "*i32", "late": "*i32",
+             "rows": "*i32", "out_rows": "*i32", "factors": "*fp32",
              "first_chunk": "i32", "ranks": "i32", "piece_rows": "i32", "group": "i32"}  # fmt: skip
     a_type, b_type = operand_types(product.element_type)
     c_type, right_type = product.c_type, a_type if spec.tile.swap_ab else b_type
-    types["c"] = f"*{TRITON_TYPES.get(c_type, c_type)}"
+    types |= {
+        name: f"*{TRITON_TYPES.get(kind, kind)}" for name, kind in (("a", a_type), ("c", c_type))
+    }
     tiles: dict[str, tuple[TileLayouts | None, str]] = {
         "a_desc": (layouts.a, a_type),
         "b_desc": (layouts.b, b_type),

@@ -11,9 +11,9 @@ from triton_ext.hardware.tensor_map import SMEM_ALIGNMENT
 from triton_ext.kernels.last_tile import LINE_BYTES, last_tile
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.right_operand import edge_columns, right_unit
-from triton_ext.kernels.tile import PersistentTile, SimpleTile, Sm90Tile, Tile
+from triton_ext.kernels.tile import PersistentTile, SimpleTile, Sm90Tile, Sm100Tile, Tile
 from triton_ext.kernels.tiles import Boxes, TileLayouts, scale_layouts, tile_layouts
-from triton_ext.layouts.encodings import SharedLinear
+from triton_ext.layouts.encodings import NVMMAShared, SharedLinear
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
 Bases = Sequence[Sequence[int]]
@@ -145,6 +145,8 @@ def _left(product: ProductSpec, tile: PersistentTile) -> TileLayouts:
             product, tile, made, 0, rows, k_major, tile.cluster_n, tile.cluster_m,
             tile.sharing_consumers, tile.loaded_rows,
         )  # fmt: skip
+    if product.gathered and not tile.swap_ab:
+        made = _row_by_row(product, tile, made, 0)
     return _along_k(product, tile, made, (rows, tile.block_k), 1, dim)
 
 
@@ -169,7 +171,28 @@ def _right(product: ProductSpec, tile: PersistentTile) -> TileLayouts:
     if product.gated:
         seen = tile_layouts(half, dim, bits, width, bases, product.batched)
         return replace(made, tma_shape=seen.tma_shape, tma_encoding=seen.tma_encoding)
+    if product.gathered and tile.swap_ab:
+        made = _row_by_row(product, tile, made, 1)
     return _along_k(product, tile, made, shape, 0, dim)
+
+
+def _row_by_row(
+    product: ProductSpec, tile: PersistentTile, made: TileLayouts, position: int
+) -> TileLayouts:
+    """The tile of A, the operand of that position, whose rows TMA copies one by one (sm_100); it
+    sees a matrix then, also where the other operand is a batch.
+    """
+    width = made.encoding.swizzle_byte_width
+    if not (isinstance(tile, Sm100Tile) and width):
+        return made
+    wide = width // product.element_bytes
+    lines = tile.block_k // wide
+    boxes = Boxes(
+        position, 1, wide, wide, tile.block_m, lines, 0, lines, 1, 0, 1, tile.block_m, 1, 1, True,
+        product.element_bytes,
+    )  # fmt: skip
+    encoding = NVMMAShared(width, 8 * product.element_bytes)
+    return replace(made, tma_shape=(ATOM_ROWS, wide), tma_encoding=encoding, boxes=boxes)
 
 
 def _edge(product: ProductSpec, tile: Sm90Tile, right: TileLayouts) -> TileLayouts | None:

@@ -85,7 +85,8 @@ def _product_values(product: ProductSpec, tile: Tile) -> Values:
         yield "element_type", ELEMENT_TYPES
         defaults = (
             ("out_type", None), ("batched", False), ("collective", None), ("a_scale_rows", 0),
-            ("b_scale_rows", 0), ("groups", None), ("gated", False),
+            ("b_scale_rows", 0), ("groups", None), ("gated", False), ("gathered", False),
+            ("scattered", False),
         )  # fmt: skip
         yield from ((name, (value,)) for name, value in defaults)
         yield "fp32_accumulation", (False,)
@@ -115,6 +116,9 @@ def _product_values(product: ProductSpec, tile: Tile) -> Values:
     yield "groups", (None,) if no_groups else (None, "M", "rows", "N", *along_k)
     no_gate = no_groups or product.groups in ("N", "K")
     yield "gated", (False,) if no_gate else BOOLEAN
+    ordered = BOOLEAN if product.groups == "M" else (False,)
+    yield "gathered", ordered
+    yield "scattered", ordered
     yield "a_scale_major", ("K", "MN")
     yield "b_scale_major", ("K", "MN")
 
@@ -259,6 +263,8 @@ def _check_groups(product: ProductSpec, epilogue: EpilogueSpec, tile: Persistent
     }  # fmt: skip
     if product.groups == "K":
         legal |= {"cluster_m": 1, "sharing_consumers": 1, "units": 1}
+    if product.gathered:
+        legal |= {"cluster_m": 1}
     for name, value in legal.items():
         if getattr(tile, name) != value:
             raise LayoutError(name, getattr(tile, name), f"must be {value} of products of groups")

@@ -84,11 +84,57 @@ class GroupsOfTiles:
         dim: 0 for the rows of what a kernel computes, 1 for its columns, 2 for K.
         even: whether all have as many rows of C in memory.
         aligned: at multiples of how many of its rows or columns a tile that TMA stores begins.
+        gathered, scattered: as in `ProductSpec`.
     """
 
     dim: int
     even: bool
     aligned: int
+    gathered: bool
+    scattered: bool
+
+
+@dataclass(frozen=True)
+class GatheredRows:
+    """Where rows of A lie in the buffers of a pipeline, to which they are copied one by one.
+
+    Attributes:
+        rows: of a block's tile.
+        unit: how many of them are one tile to the tensor cores.
+        line, lines: bytes of a row that lie together, as wide as the swizzle, and how many such a
+            row has; those of a unit's rows lie one after the other.
+        stage: bytes from a buffer to the next one.
+        swizzle: which bytes of a line bits 0, 1, ... of a row's number exchange, by the generated
+            layout.
+    """
+
+    rows: int
+    unit: int
+    line: int
+    lines: int
+    stage: int
+    swizzle: tuple[int, ...]
+
+
+def _gathered_rows(spec: KernelSpec) -> GatheredRows | None:
+    """Where a kernel's rows of A lie, if they are gathered."""
+    product, tile = spec.product, spec.tile
+    if not product.gathered or isinstance(tile, SimpleTile):
+        return None
+    layout, size = spec.layouts.a, product.element_bytes
+    line = layout.encoding.swizzle_byte_width
+    rows, unit = tile.block_m, tile.block_m // tile.sharing_consumers
+    stage = rows * tile.block_k * size
+    if tile.swap_ab:
+        unit = rows
+        if isinstance(tile, Sm90Tile):
+            depth, columns = right_unit(product, tile)
+            stage = -(-rows // columns) * columns * tile.block_k * size
+            assert tile.block_k % depth == 0
+    of_row = int(tile.swap_ab)
+    bases = [basis for basis in layout.linear.offset_bases if basis[of_row] in (1, 2, 4)]
+    swizzle = tuple(basis[1 - of_row] * size for basis in bases)
+    return GatheredRows(rows, unit, line, tile.block_k * size // line, stage, swizzle)
 
 
 def _groups_of(product: ProductSpec, swap_ab: bool) -> GroupsOfTiles | None:
@@ -101,6 +147,8 @@ def _groups_of(product: ProductSpec, swap_ab: bool) -> GroupsOfTiles | None:
         1 - dim if swap_ab and dim < 2 else dim,
         product.groups == "rows",
         TMA_BYTES // product.c_bytes if along_rows_of_c else 1,
+        product.gathered,
+        product.scattered,
     )
 
 
@@ -116,6 +164,7 @@ class SpecializedPlan(KernelPlan):
             boxes of their own; None where Triton copies them.
         product: the instructions of a product; None where they are Triton's.
         groups: what groups divide; None if there are none.
+        gathered: where rows of A lie that are copied one by one; None if they are not.
         gated: whether an element of C is made of two sums.
         fp32_scales: how the fp32 scales of blocks lie in memory; None if there are none.
     """
@@ -127,6 +176,7 @@ class SpecializedPlan(KernelPlan):
     boxes: tuple[Boxes | None, Boxes | None, Boxes | None]
     product: Product | None
     groups: GroupsOfTiles | None
+    gathered: GatheredRows | None
     gated: bool
     fp32_scales: ScalesInMemory | None
 
@@ -241,6 +291,7 @@ def plan_of(spec: KernelSpec, *, generated_layouts: bool = True) -> KernelPlan:
         "boxes": layouts.boxes,
         "product": product_of(spec) if spec.has_own_products else None,
         "groups": _groups_of(product, tile.swap_ab),
+        "gathered": _gathered_rows(spec),
         "gated": product.gated,
         "fp32_scales": _scales_in_memory(product, tile.swap_ab),
     }
@@ -277,6 +328,10 @@ def value_names(spec: KernelSpec) -> tuple[str, ...]:
     named = {
         "c": spec.product.groups is not None,
         "offs": spec.product.groups is not None,
+        "a": spec.product.gathered,
+        "rows": spec.product.gathered,
+        "out_rows": spec.product.scattered,
+        "factors": epilogue.factors,
         "workspace": not isinstance(spec.tile, SimpleTile) and spec.tile.split_k > 1,
         "bias": epilogue.bias,
         "a_scale": epilogue.a_scales is not None,

@@ -45,6 +45,8 @@ class ProductSpec:
             its own, made in one launch; where each group ends is read from memory. "rows" is "M"
             with as many rows of A and C for each group, of which some count. Then `batched`: A, B
             and C have a first dimension, of one or of the groups.
+        gathered, scattered: with groups "M": row i of C is of the row of A that an index says, and
+            is stored where one says, each read from memory.
         gated: B is a pair of matrices, gate and up, of each matrix of a batch, and C is
             activation(A @ gate) * (A @ up). Half of the columns of a tile of sums are those of
             either. Then `batched`; needs Triton 3.9.
@@ -63,6 +65,8 @@ class ProductSpec:
     b_scale_major: Major = "K"
     groups: str | None = None
     gated: bool = False
+    gathered: bool = False
+    scattered: bool = False
 
     @property
     def scale_rows(self) -> tuple[int, int]:

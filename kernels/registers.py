@@ -96,7 +96,7 @@ def asks_early(product: ProductSpec, epilogue: EpilogueSpec, tile: Sm90Tile) -> 
     """
     along_n, along_m = (0, tile.columns) if tile.swap_ab else (tile.columns, 0)
     values = along_n * (epilogue.bias + (epilogue.b_scales == "each"))
-    values += along_m * (epilogue.a_scales == "each")
+    values += along_m * ((epilogue.a_scales == "each") + epilogue.factors)
     alone = tile.consumers < 3 and product.collective is None
     kept = sums(tile) * (1 + partial_sums(product, tile)) + values // 4
     return alone and kept <= EARLY_REGISTERS

@@ -362,6 +362,8 @@ def epilogue_of(desc, tiles, c0_desc, c0_ready, values, exchange, peers, last, P
     if PLAN.groups is None:
         stores: gl.constexpr = None
     else:
-        stores = GroupStores(value(values, "c", PLAN), PLAN.groups.dim)
+        stores = GroupStores(
+            value(values, "c", PLAN), value(values, "out_rows", PLAN), PLAN.groups.dim
+        )
     return Epilogue(pieces, parts, operations, residual, exchange, peers, last, stores, PIECE,
                     PLAN.gated, TILE.cta_group)  # fmt: skip

@@ -89,6 +89,7 @@ class Groups:
         tiling: the problem in tiles, as if it had one group.
         DIM: what they divide: `ROWS`, `COLUMNS` or `ALONG_K`.
         EVEN: whether all have as many rows in memory.
+        APART: whether no two tiles of a group overlap: TMA stores none.
         BLOCK_K: elements of a K tile.
         ALIGNED: at multiples of how many elements along the groups a tile that TMA stores begins.
     """
@@ -99,6 +100,7 @@ class Groups:
     tiling: Tiling
     DIM: gl.constexpr
     EVEN: gl.constexpr
+    APART: gl.constexpr
     BLOCK_K: gl.constexpr
     ALIGNED: gl.constexpr
 
@@ -188,7 +190,9 @@ class Groups:
     @gluon.jit
     def tile_start(self, turn, off, last):
         """Where a tile begins along its group, whose last one begins at `last` if it is as long."""
-        return turn.start + gl.minimum(off, gl.maximum(last, 0))
+        if not self.APART:
+            off = gl.minimum(off, gl.maximum(last, 0))
+        return turn.start + off
 
 
 @gluon.jit
@@ -199,7 +203,10 @@ def groups_of(values, tiling, a_desc, b_desc, c_desc, k_extent, PLAN: gl.constex
         a_desc, b_desc, c_desc: the kernel's descriptors, one of which has a matrix for each group.
     """
     of_b = b_desc.shape[0] // (2 if PLAN.gated else 1)
-    number = gl.maximum(gl.maximum(a_desc.shape[0], of_b), c_desc.shape[0])
+    if PLAN.gathered is None:
+        number = gl.maximum(gl.maximum(a_desc.shape[0], of_b), c_desc.shape[0])
+    else:  # A may be no batch
+        number = a_desc.shape[0] if PLAN.tile.swap_ab else of_b
     number = number.to(gl.int32)
     DIM: gl.constexpr = PLAN.groups.dim
     if DIM == ROWS:
@@ -212,7 +219,7 @@ def groups_of(values, tiling, a_desc, b_desc, c_desc, k_extent, PLAN: gl.constex
         extent = extent // number
     return Groups(
         value(values, "offs", PLAN), number, extent, tiling, DIM, PLAN.groups.even,
-        PLAN.tile.block_k, PLAN.groups.aligned,
+        PLAN.groups.scattered, PLAN.tile.block_k, PLAN.groups.aligned,
     )  # fmt: skip
 
 
@@ -233,17 +240,22 @@ class GroupStores:
 
     Attributes:
         pointer: C's address.
+        rows: where it is kept to which row of C each row goes, int32; None if they go in order. One
+            that is no row of C is not stored.
         DIM: what groups divide.
     """
 
     pointer: gl.tensor
+    rows: gl.tensor | gl.constexpr
     DIM: gl.constexpr
 
     @gluon.jit
     def store(self, pieces, work, piece: gl.constexpr, WHICH: gl.constexpr):
         """Store a piece, which lies in its buffer."""
         desc = pieces.desc
-        if work.whole:
+        if self.rows is not None:
+            self.store_some(pieces, work, piece, WHICH)
+        elif work.whole:
             matrix = gl.minimum(work.matrix, desc.shape[0] - 1).to(gl.int32)
             pieces.store(desc, matrix, work, piece, WHICH)
         else:
@@ -267,11 +279,19 @@ class GroupStores:
             row_end = work.end
         else:
             column_end = work.end
+        row_known, column_known = row < row_end, column < column_end
+        if self.rows is not None:
+            if self.DIM == ROWS:
+                row = gl.load(self.rows + row, mask=row_known, other=-1)
+                row_known = (row >= 0) & (row < size_m)
+            else:
+                column = gl.load(self.rows + column, mask=column_known, other=-1)
+                column_known = (column >= 0) & (column < size_n)
         row_step = pieces.desc.strides[1]
         offsets = gl.expand_dims(row.to(gl.int64), 1) * row_step + gl.expand_dims(column, 0)
         if not pieces.N_MAJOR:
             offsets = gl.expand_dims(column.to(gl.int64), 0) * row_step + gl.expand_dims(row, 1)
-        inside = gl.expand_dims(row < row_end, 1) & gl.expand_dims(column < column_end, 0)
+        inside = gl.expand_dims(row_known, 1) & gl.expand_dims(column_known, 0)
         gl.store(self.pointer + offsets, buffer.load(LAYOUT), mask=inside)
 
 

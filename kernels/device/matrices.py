@@ -33,8 +33,14 @@ def parameter_name(kernel, position, rank):
 
 
 @gluon.constexpr_function
-def prefetch_text(kernel, number, rank):
-    """The instructions that ask for the first descriptors of a kernel."""
+def ranks_of(descs):
+    """How many dimensions descriptors have."""
+    return [len(desc.block_type.shape) for desc in descs]
+
+
+@gluon.constexpr_function
+def prefetch_text(kernel, ranks):
+    """The instructions that ask for the first descriptors of a kernel, which have these ranks."""
     lines = [
         "{",
         ".reg .pred first;",
@@ -43,9 +49,10 @@ def prefetch_text(kernel, number, rank):
         "mov.u32 thread, %tid.x;",
         "setp.eq.u32 first, thread, 0;",
     ]
-    for position in range(number):
+    for position in range(len(ranks)):
+        before = position + 2 * sum(ranks[:position])
         lines += [
-            f"mov.b64 map, {parameter_name(kernel, position, rank)};",
+            f"mov.b64 map, {kernel}_param_{before};",
             "cvta.param.u64 map, map;",
             "@first prefetch.tensormap [map];",
         ]
@@ -53,14 +60,11 @@ def prefetch_text(kernel, number, rank):
 
 
 @gluon.jit
-def prefetch_descriptors(desc, KERNEL: gl.constexpr, NUMBER: gl.constexpr):
-    """Ask for the first descriptors of the kernel: a copy that finds none waits for it, and they
-    are parameters, new with every launch.
-
-    Args:
-        desc: any of them.
+def prefetch_descriptors(KERNEL: gl.constexpr, RANKS: gl.constexpr):
+    """Ask for the first descriptors of the kernel, which have these ranks: a copy that finds none
+    waits for it, and they are parameters, new with every launch.
     """
-    TEXT: gl.constexpr = prefetch_text(KERNEL, NUMBER, len(desc.block_type.shape))
+    TEXT: gl.constexpr = prefetch_text(KERNEL, RANKS)
     gl.inline_asm_elementwise(TEXT, "=r", [], gl.int32, is_pure=False, pack=1)
 
 

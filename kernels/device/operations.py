@@ -239,4 +239,6 @@ def operations_of(values, BITS: gl.constexpr, PLAN: gl.constexpr):
     after = ()
     if SPEC.activation is not None:
         after += (Activation(SPEC.activation, BITS),)
+    if SPEC.factors:
+        after += (Scale(Vector(value(values, "factors", PLAN), 1, False, not N_IS_COLUMN)),)
     return Operations(of_part, before, after)

@@ -30,6 +30,8 @@ from triton_ext.kernels.device.clusters import OWN, block_of_cluster
 from triton_ext.kernels.device.fp32_scales import Fp32Scales
 from triton_ext.kernels.device.matrices import load_tile
 from triton_ext.kernels.device.peers import Peers
+from triton_ext.kernels.device.row_gather import ARRIVALS as ARRIVALS_OF_ROWS
+from triton_ext.kernels.device.row_gather import RowGather, RowsByTma
 from triton_ext.kernels.device.staged_scales import ARRIVALS, StagedScales, own_address
 
 ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
@@ -156,6 +158,7 @@ class Pipeline:
         scales: those of the tiles, which come with them; None if they are not block-scaled.
         fp32_scales: those by which sums of a K tile are multiplied, in memory; or None.
         staged: the same on Hopper, beside the tiles; or None.
+        rows: the rows of A that are copied one by one; or None.
     """
 
     a_tiles: gl.shared_memory_descriptor
@@ -166,6 +169,7 @@ class Pipeline:
     scales: BlockScales | gl.constexpr
     fp32_scales: Fp32Scales | gl.constexpr
     staged: StagedScales | gl.constexpr
+    rows: RowGather | RowsByTma | gl.constexpr
 
     @gluon.jit
     def first(self):
@@ -204,6 +208,12 @@ class Pipeline:
         UNIT_M: gl.constexpr = self.a_tiles.shape[1] // TILE.cluster_k
         OWN_M: gl.constexpr = UNIT_M // BELOW
         SHARED: gl.constexpr = TILE.cluster_k == 1
+        # Rows of A may come by copies of their own, on Hopper by other warps.
+        ROWS_LEFT: gl.constexpr = self.rows is not None and not TILE.swap_ab
+        ROWS_RIGHT: gl.constexpr = self.rows is not None and TILE.swap_ab
+        ROWS_HERE: gl.constexpr = self.rows is not None and TILE.arch == 100
+        COUNTS_LEFT: gl.constexpr = ROWS_HERE or not ROWS_LEFT
+        COUNTS_RIGHT: gl.constexpr = ROWS_HERE or not ROWS_RIGHT
         scales = self.scales
         scale_bytes: gl.constexpr = (
             0 if scales is None else scales.a_desc.nbytes_per_cta + scales.b_desc.nbytes_per_cta
@@ -217,17 +227,26 @@ class Pipeline:
             off_k += work.off_k
         barrier = self.ready.index(slot.index)
         self.wait_free(slot)
-        mbarrier.expect(barrier, left_bytes + right_bytes + edge_bytes + scale_bytes)
+        mbarrier.expect(
+            barrier,
+            scale_bytes
+            + (left_bytes if COUNTS_LEFT else 0)
+            + (right_bytes + edge_bytes if COUNTS_RIGHT else 0),
+        )
         block = block_of_cluster()
         row, column = block % BELOW, block // BELOW
-        if LEFT is not None:
+        if ROWS_LEFT:
+            pass
+        elif LEFT is not None:
             copy_boxes(operands.a, LEFT, self.left_tile(slot, 0), barrier, work.matrix,
                        work.off_m + row * OWN_M, off_k, column, row)  # fmt: skip
         else:
             for part in gl.static_range(PARTS):
                 operands.load_left(work, work.off_m + part * UNIT_M, off_k, barrier,
                                    self.left_tile(slot, part))  # fmt: skip
-        if RIGHT is not None:
+        if ROWS_RIGHT:
+            pass
+        elif RIGHT is not None:
             off_n = work.off_n + (column * TILE.columns if SHARED else 0)
             own_k = off_k + (0 if SHARED else block * TILE.block_k)
             first = block - row
@@ -244,6 +263,8 @@ class Pipeline:
             load_tile(operands.b, work.matrix, work.off_n, off_k, barrier,
                       self.b_tiles.index(slot.index), self.PLAN.right_k_major,
                       SHARED=SHARED)  # fmt: skip
+        if ROWS_HERE:
+            self.rows.fill(slot.index, work, k, barrier)
         if scales is not None:
             scales.fill(slot.index, work, k, barrier)
 
@@ -261,6 +282,17 @@ class Pipeline:
             columns, rows = self.staged.fill(
                 columns, rows, slot.index, self.ready.index(slot.index)
             )
+            slot = slot.next()
+        return slot
+
+    @gluon.jit
+    def fill_rows(self, slot, work):
+        """Wait until the slots of a tile are free, one after the other, and start the copies of its
+        rows of A; the slot behind.
+        """
+        for k in range(work.k_end):
+            self.wait_free(slot)
+            self.rows.fill(slot.index, work, k, self.ready.index(slot.index))
             slot = slot.next()
         return slot
 
@@ -348,7 +380,7 @@ class Reader:
 
 
 @gluon.jit
-def pipeline_of(a_tiles, b_tiles, staged, PLAN: gl.constexpr):
+def pipeline_of(a_tiles, b_tiles, staged, rows, PLAN: gl.constexpr):
     """A pipeline of these buffers on Hopper, with its barriers; see `Pipeline`."""
     STAGES: gl.constexpr = PLAN.tile.stages
     COPIERS: gl.constexpr = (
@@ -356,9 +388,10 @@ def pipeline_of(a_tiles, b_tiles, staged, PLAN: gl.constexpr):
     )
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
-    FILLED: gl.constexpr = 1 if staged is None else 1 + ARRIVALS
+    BY_SCALES: gl.constexpr = 0 if staged is None else ARRIVALS
+    FILLED: gl.constexpr = 1 + BY_SCALES + (0 if rows is None else ARRIVALS_OF_ROWS)
     WARPS: gl.constexpr = 1 if staged is None else 4
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=FILLED)
         mbarrier.init(free.index(each), count=PLAN.tile.sharing_consumers * COPIERS * WARPS)
-    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, None, None, staged)
+    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, None, None, staged, rows)

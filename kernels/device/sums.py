@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 
 from triton_ext.compat import aggregate
 from triton_ext.kernels.device import wgmma
@@ -194,6 +198,8 @@ def multiply_run(acc, reader, work, slot, k, is_later, WHICH: gl.constexpr,
     before = ()
     for i in gl.static_range(STEPS):
         reader.wait(slot)
+        if reader.pipeline.rows is not None:
+            fence_async_shared()  # what threads have copied
         own = scales_of(acc, reader, slot, WHICH)
         added = before
         if i == STEPS - 1:

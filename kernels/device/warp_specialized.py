@@ -45,9 +45,11 @@ from triton_ext.kernels.device.matrices import (
     is_batched,
     matrix_size,
     prefetch_descriptors,
+    ranks_of,
 )
 from triton_ext.kernels.device.peers import peers_of, products_of
 from triton_ext.kernels.device.pipeline import Operands, allocate_barriers, pipeline_of
+from triton_ext.kernels.device.row_gather import row_gather_of
 from triton_ext.kernels.device.scheduler import Tiling
 from triton_ext.kernels.device.staged_scales import staged_scales_of
 from triton_ext.kernels.device.sums import multiply_range, partial_sums, piece_of, zero_sums
@@ -174,6 +176,17 @@ def produce_scales(pipeline, tiling):
         while turn.more:
             slot = pipeline.fill_scales(slot, tiling.work(turn))
             turn = tiling.next(turn)
+
+
+@gluon.jit
+def produce_rows(pipeline, groups):
+    """The warps that copy rows of A from where indices say."""
+    gdc_wait()
+    slot = pipeline.first()
+    turn = groups.first()
+    while turn.more:
+        slot = pipeline.fill_rows(slot, groups.work(turn))
+        turn = groups.next(turn)
 
 
 @gluon.jit
@@ -397,7 +410,8 @@ def matmul_warp_specialized(
         PLAN: an `Sm90Plan`.
     """
     TILE: gl.constexpr = PLAN.tile
-    prefetch_descriptors(a_desc, "matmul_warp_specialized", 3 + len(box_descs))
+    RANKS: gl.constexpr = ranks_of((a_desc, b_desc, c_desc) + box_descs)  # noqa: RUF005 (Triton has no *)
+    prefetch_descriptors("matmul_warp_specialized", RANKS)
     ROWS: gl.constexpr = PLAN.block_m // TILE.sharing_consumers
     C_COLUMNS: gl.constexpr = PLAN.block_n // TILE.c_parts
     N_MAJOR: gl.constexpr = not TILE.swap_ab
@@ -425,7 +439,10 @@ def matmul_warp_specialized(
         c_desc.dtype, [TILE.consumers * TILE.c_buffers, ROWS, C_COLUMNS], PLAN.c
     )
     scales = fp32_scales_of(values, size_m, size_n, num_k, left_step, right_step, PLAN)
-    pipeline = pipeline_of(a_tiles, b_tiles, staged_scales_of(scales, PLAN), PLAN)
+    rows = row_gather_of(
+        values, b_desc if TILE.swap_ab else a_desc, b_tiles if TILE.swap_ab else a_tiles, PLAN
+    )
+    pipeline = pipeline_of(a_tiles, b_tiles, staged_scales_of(scales, PLAN), rows, PLAN)
     if TILE.loaded_rows > 0:
         used = TILE.stages
         if not is_batched(c_desc):
@@ -479,15 +496,18 @@ def matmul_warp_specialized(
         tiling = groups_of(values, tiling, a_desc, b_desc, c_desc, k_extent, PLAN)
     # The arguments are written out: a tuple in a variable would turn constants into values.
     SCALED: gl.constexpr = PLAN.fp32_scales is not None
+    GATHERED: gl.constexpr = PLAN.gathered is not None
+    REGISTERS: gl.constexpr = PLAN.consumer_registers
     if TILE.consumers == 1:
         gl.warp_specialize(
             [
                 (consume, (epilogue, pipeline, turns, tiling, 0)),
                 (produce, (operands, pipeline, tiling)),
             ]
-            + ([(produce_scales, (pipeline, tiling))] if SCALED else []),
-            [1, 1] if SCALED else [1],
-            [24, 24] if SCALED else [24],
+            + ([(produce_scales, (pipeline, tiling))] if SCALED else [])
+            + ([(produce_rows, (pipeline, tiling))] if GATHERED else []),
+            [1] + ([1] if SCALED else []) + ([2] if GATHERED else []),
+            [24] + ([24] if SCALED else []) + ([24] if GATHERED else []),
         )
     elif TILE.consumers == 2:
         gl.warp_specialize(
@@ -496,9 +516,10 @@ def matmul_warp_specialized(
                 (consume, (epilogue, pipeline, turns, tiling, 1)),
                 (produce, (operands, pipeline, tiling)),
             ]
-            + ([(produce_scales, (pipeline, tiling))] if SCALED else []),
-            [4, 1, 1] if SCALED else [4, 1],
-            [PLAN.consumer_registers, 24, 24] if SCALED else [PLAN.consumer_registers, 24],
+            + ([(produce_scales, (pipeline, tiling))] if SCALED else [])
+            + ([(produce_rows, (pipeline, tiling))] if GATHERED else []),
+            [4, 1] + ([1] if SCALED else []) + ([2] if GATHERED else []),
+            [REGISTERS, 24] + ([24] if SCALED else []) + ([24] if GATHERED else []),
         )
     else:
         gl.warp_specialize(
@@ -508,7 +529,8 @@ def matmul_warp_specialized(
                 (consume, (epilogue, pipeline, turns, tiling, 2)),
                 (produce, (operands, pipeline, tiling)),
             ]
-            + ([(produce_scales, (pipeline, tiling))] if SCALED else []),
-            [4, 4, 1, 1] if SCALED else [4, 4, 1],
-            [PLAN.consumer_registers, PLAN.consumer_registers, 24] + ([24] if SCALED else []),
+            + ([(produce_scales, (pipeline, tiling))] if SCALED else [])
+            + ([(produce_rows, (pipeline, tiling))] if GATHERED else []),
+            [4, 4, 1] + ([1] if SCALED else []) + ([2] if GATHERED else []),
+            [REGISTERS, REGISTERS, 24] + ([24] if SCALED else []) + ([24] if GATHERED else []),
         )

@@ -48,9 +48,15 @@ from triton_ext.kernels.device.epilogue import epilogue_of
 from triton_ext.kernels.device.fp32_scales import fp32_scales_of
 from triton_ext.kernels.device.groups import clear_behind, groups_of
 from triton_ext.kernels.device.launch_control import ask, tickets_of
-from triton_ext.kernels.device.matrices import is_batched, matrix_size, prefetch_descriptors
+from triton_ext.kernels.device.matrices import (
+    is_batched,
+    matrix_size,
+    prefetch_descriptors,
+    ranks_of,
+)
 from triton_ext.kernels.device.peers import peers_of, products_of
 from triton_ext.kernels.device.pipeline import Operands, Pipeline, Slot, allocate_barriers
+from triton_ext.kernels.device.row_gather import rows_by_tma_of
 from triton_ext.kernels.device.scheduler import Tiling
 
 ONE_WARP = gl.constexpr(24)
@@ -398,7 +404,8 @@ def matmul_warp_specialized_sm100(
     BLOCK_M: gl.constexpr = PLAN.block_m
     BLOCK_N: gl.constexpr = PLAN.block_n
     N_MAJOR: gl.constexpr = not TILE.swap_ab
-    prefetch_descriptors(a_desc, "matmul_warp_specialized_sm100", 3)
+    RANKS: gl.constexpr = ranks_of((a_desc, b_desc, c_desc))
+    prefetch_descriptors("matmul_warp_specialized_sm100", RANKS)
     size_m = matrix_size(c_desc, 0 if N_MAJOR else 1).to(gl.int32)
     size_n = matrix_size(c_desc, 1 if N_MAJOR else 0).to(gl.int32)
     k_extent = matrix_size(a_desc, 1 if PLAN.left_k_major else 0)
@@ -433,7 +440,8 @@ def matmul_warp_specialized_sm100(
             scale_descs[0], scale_descs[1], accumulators.memory if PLAN.shared_sums else None, PLAN
         )
     fp32_scales = fp32_scales_of(values, size_m, size_n, num_k, left_step, right_step, PLAN)
-    pipeline = pipeline_of(a_tiles, b_tiles, scales, fp32_scales, PLAN)
+    rows = rows_by_tma_of(values, b_tiles if TILE.swap_ab else a_tiles, PLAN)
+    pipeline = pipeline_of(a_tiles, b_tiles, scales, fp32_scales, rows, PLAN)
     if PLAN.groups is None:
         tickets = tickets_of(tiling, tiles, 4, TILE.cluster_launch_control, BATCHED)
     else:
@@ -477,7 +485,7 @@ def matmul_warp_specialized_sm100(
 
 
 @gluon.jit
-def pipeline_of(a_tiles, b_tiles, scales, fp32_scales, PLAN: gl.constexpr):
+def pipeline_of(a_tiles, b_tiles, scales, fp32_scales, rows, PLAN: gl.constexpr):
     """A pipeline of these buffers, which tensor cores free, with its barriers; see `Pipeline`.
 
     The products of a pair wait for the tiles of both of its blocks. A buffer is free when all have
@@ -491,7 +499,7 @@ def pipeline_of(a_tiles, b_tiles, scales, fp32_scales, PLAN: gl.constexpr):
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=COMMITS)
-    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, scales, fp32_scales, None)
+    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, scales, fp32_scales, None, rows)
 
 
 @gluon.jit

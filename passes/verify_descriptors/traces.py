@@ -88,6 +88,7 @@ _OF_STORES = ("store commit", "store wait")
 _ENDS = ("executions after the first ones", "the end of the PTX", "stores: executed after")
 _CUT_OFF = tuple(f"{name}: after enough" for name in _ENDS[:2]) + _ENDS[2:]
 """Facts of traces that end before the kernel does, and of those that are long enough."""
+_WHICH_BLOCKS = "which blocks of a cluster an instruction is about"
 _MOST_THREADS, _BLOCKS_ASKED = 1024, 256
 _MOST_BOUNDS, _MOST_BLOCKS = 12, 6
 
@@ -273,8 +274,7 @@ class TraceComparison(Sequences):
                 left.update((each.line, "instructions that are never executed")
                             for each in group.instructions)  # fmt: skip
             elif self.ctas > 1:
-                left.update((each.line, "which blocks of a cluster an instruction is about")
-                            for each in group.instructions)  # fmt: skip
+                left.update((each.line, _WHICH_BLOCKS) for each in group.instructions)
         transfers_left = self.result.unproven["transfers of tensor memory"]
         for instruction, _ in observed(self.function.kernel):
             is_transfer = instruction.opcode.startswith("tcgen05.")
@@ -282,6 +282,9 @@ class TraceComparison(Sequences):
                 left[instruction.line] = unclaimed(instruction)
             elif not is_transfer:
                 left[instruction.line] = DATA_OF_STORES
+        if self.ctas > 1:
+            made = (each.line for each in self.chosen if is_part(each.opcode))
+            left.update(dict.fromkeys(made, _WHICH_BLOCKS))
         known = self.compared_lines | left.keys()
         for each in self.function.kernel.instructions:
             if each.opcode.startswith(_OTHERS) and each.line not in known:

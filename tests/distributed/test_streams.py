@@ -31,7 +31,7 @@ def driver(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(streams, "_function", function)
+    monkeypatch.setattr(streams, "driver_function", function)
     return made
 
 

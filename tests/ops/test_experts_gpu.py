@@ -169,3 +169,26 @@ def test_quantization(powers_of_two):
     values = (padded / expected[..., None]).flatten(1)[:, :4000].to(E4M3)
     assert torch.equal(scales, expected)
     assert torch.equal(made.view(torch.uint8), values.view(torch.uint8))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_in_any_order(seed):
+    """By torch's indexing in float64: indices that are none give zeros, and are not stored."""
+    drawn = random.Random(seed)
+    torch.manual_seed(seed)
+    offs = torch.tensor(lengths(seed), device="cuda").cumsum(0).int()
+    count, tokens = int(offs[-1]) + drawn.choice([0, 5]), drawn.randint(1, 900)
+    k, n = 8 * drawn.randint(1, 200), 8 * drawn.randint(1, 200)
+    a = torch.randn(tokens, k, device="cuda").bfloat16()
+    b = torch.randn(len(offs), k, n, device="cuda").bfloat16()
+    rows = torch.randint(-2, tokens + 2, (count,), device="cuda").int()
+    out_rows = torch.randperm(count, device="cuda").int()
+    out_rows[: min(2, count)] = -1
+    factors = torch.rand(count, device="cuda")
+    made = triton_ext.grouped_mm(a, b, offs, rows=rows, out_rows=out_rows, factors=factors)
+    known = (rows >= 0) & (rows < tokens)
+    taken = torch.cat([a, a.new_zeros(1, k)])[torch.where(known, rows, tokens).long()]
+    expected = by_definition(taken, b, offs) * factors[:, None].double()
+    magnitude = by_definition(taken.abs(), b.abs(), offs) * factors[:, None].double()
+    written = out_rows >= 0
+    assert_close(made[out_rows[written].long()], expected[written], magnitude[written])

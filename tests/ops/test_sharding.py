@@ -70,6 +70,13 @@ def test_placements_of_groups(ranks):
     }  # fmt: skip
 
 
+def test_placements_of_groups_in_any_order(ranks):
+    columns, along_k = ranks["2"]["groups_in_any_order"]
+    assert columns[:2] == ["S(1)", 0]
+    assert along_k[:2] == ["P(sum)", 0]
+    assert max(columns[2], along_k[2]) < 0.004
+
+
 def test_scales_of_blocks(ranks):
     whole, others = ranks["2"]["scales_of_blocks"]
     assert whole == ["S(0)", 0, True]

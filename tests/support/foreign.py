@@ -166,7 +166,8 @@ def worker(package: str, arch: str, folder: Path) -> None:
 
 def run_project(project: Any, arch: str, folder: Path, timeout: float) -> list[dict[str, Any]]:
     """The results of a project's cases, from a process of its own."""
-    environment = {**os.environ, **dict(project.environment), "TRITON_ALWAYS_COMPILE": "1",
+    own = {name: value.format(folder=folder) for name, value in project.environment}
+    environment = {**os.environ, **own, "TRITON_ALWAYS_COMPILE": "1",
                    "TRITON_DEFAULT_FP_FUSION": "1"}  # fmt: skip
     command = [sys.executable, __file__, "--worker", project.package, "--arch", arch, "--folder",
                str(folder)]  # fmt: skip
@@ -223,8 +224,8 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
         " unsloth, sglang and vllm the modules with the kernels are imported alone; what else these"
         " import is a stand-in. TileLang's programs were written for this page; nvcc compiles the"
         " CUDA C++ that it makes of them, which Triton's passes do not see. What torch has is what"
-        " Inductor makes for a GPU of its functions. Where strict mode is 'not run', the row is"
-        " of an earlier run, without the passes that rewrite.",
+        " Inductor makes for a GPU of its functions; what fbtriton has are the tutorials of TLX, by"
+        " the Triton in its wheel.",
         "",
         f"{right} of {len(rows)} rows are right, {strict} of them in strict mode, too; {earlier}"
         f" are for an earlier Triton than 3.9; the passes found {alarms} errors.",
@@ -268,6 +269,8 @@ def main() -> int:
     written = kept(PAGE.read_text(encoding="utf-8"))
     chosen = [each for each in PROJECTS if each.package in (arguments.projects or [each.package])]
     for arch, project in itertools.product(arguments.arch, chosen):
+        if arch not in project.gpus:
+            continue
         folder = arguments.folder / project.package
         install(project.package, project.needs, folder)
         for row in run_project(project, arch, folder, arguments.timeout):

@@ -30,7 +30,8 @@ class Project:
         real: the modules that are imported as they are (`bare_packages`); none: the package itself.
         values: what the rest of it has at some names.
         needs: what it needs besides to be imported.
-        environment: variables, likewise.
+        environment: variables, likewise; ``{folder}`` is where it is installed.
+        gpus: those that it is for.
         options: of `emulate`.
         cases: name of a kernel -> what runs it.
     """
@@ -40,6 +41,7 @@ class Project:
     values: dict[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    gpus: tuple[str, ...] = ("sm_90", "sm_100", "sm_120")
     options: dict[str, Any] = field(default_factory=dict)
     cases: dict[str, Callable[[], Pairs]] = field(default_factory=dict)
 
@@ -326,6 +328,26 @@ class Inductor:
         yield from _inductor(lambda: F.cross_entropy(x, y))
 
 
+class Tlx:
+    def gemm_pipelined() -> Pairs:  # type: ignore[misc]
+        yield from _tlx("product", "gemm_pipelined")
+
+    def gemm_ws() -> Pairs:  # type: ignore[misc]
+        yield from _tlx("product", "gemm_ws")
+        if CHOSEN["arch"] == "sm_100":
+            yield from _tlx("product", "gemm_2cta")
+
+    def fa_ws() -> Pairs:  # type: ignore[misc]
+        yield from _tlx("attention", "fa_ws")
+
+
+def _tlx(kind: str, name: str) -> Pairs:
+    import foreign_tlx
+
+    family = "hopper" if CHOSEN["arch"] == "sm_90" else "blackwell"
+    yield (*getattr(foreign_tlx, kind)(f"{family}_{name}"), 1e-3)
+
+
 def _inductor(function: Callable[[], Any], most: float = 1e-5) -> Pairs:
     from foreign_inductor import compiled
 
@@ -359,6 +381,8 @@ PROJECTS = (
             options={"check_views": False}),  # it makes views that are smaller than what it reads
     Project("tilelang", needs=TILELANG_NEEDS, cases=_cases(TileLang)),
     Project("torch", cases=_cases(Inductor)),
+    Project("fbtriton", environment=(("PYTHONPATH", "{folder}"),), gpus=("sm_90", "sm_100"),
+            cases=_cases(Tlx)),
     Project("unsloth", ("unsloth.kernels",), cases=_cases(Unsloth)),
     Project("sglang", ("sglang.kernels.ops",), cases=_cases(Sglang)),
     Project("vllm", ("vllm.v1.attention.ops", "vllm.model_executor.layers"), cases=_cases(Vllm),

@@ -153,6 +153,9 @@ def capture(job: dict[str, Any]) -> list[Launched]:
         if text in found:
             return
 
+        shape = cluster or (1,)  # whose tiles are larger: there are fewer of them
+        at = math.prod(grid) // math.prod(shape) // (3 * math.prod(shape))
+
         def run(ptx: str, schedule: str) -> Machine:
             changed = decode(parse_ptx(ptx))
             block = (*changed.kernel.directives.get("reqntid", (32,)), 1, 1)[:3]
@@ -160,7 +163,6 @@ def capture(job: dict[str, Any]) -> list[Launched]:
                 changed, grid=grid, block=block, cluster=cluster, args=args,
                 dynamic_smem_bytes=dynamic_smem_bytes, memory=memory, names=names,
             )  # fmt: skip
-            at = launched.clusters // 3
             chosen = range(at, at + 1)
             if schedule == "all":
                 machine = Machine(changed, launched, chosen=chosen)
@@ -172,8 +174,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
 
         files = corpus_worker.read_kernel(groups[-1])
         assert files["ptx"] == text
-        shape = cluster or (1,)
-        block = math.prod(grid) // math.prod(shape) // 3 * shape[0] % grid[0]
+        block = at * shape[0] % grid[0]
         found[text] = Launched(job["name"], files["kernel"], job["arch"], files["ttgir"], text,
                                files["metadata"], run, block)  # fmt: skip
 

@@ -95,6 +95,27 @@ def groups():
     return rows
 
 
+def groups_in_any_order():
+    """The same with rows that are read and stored where indices say, and weighted."""
+    mesh, found = init_device_mesh("cpu", (dist.get_world_size(),)), []
+    a, b, offs = numbers(30, 32), numbers(3, 32, 16), torch.tensor([10, 10, 40]).int()
+    rows, out_rows = torch.arange(40).int() * 7 % 30, torch.arange(40).int() * 3 % 40
+    factors = torch.arange(40) / 8
+    taken = a[rows.long()].float()
+    sums = torch.cat([taken[:10] @ b[0].float(), taken[10:] @ b[2].float()]) * factors[:, None]
+    expected = torch.empty_like(sums).index_copy(0, out_rows.long(), sums)
+    order = {"rows": rows, "out_rows": out_rows, "factors": factors}
+    order = {name: distribute_tensor(each, mesh) for name, each in order.items()}
+    ends = distribute_tensor(offs, mesh)
+    for places in ((Replicate(), Shard(2)), (Shard(1), Shard(1))):
+        sharded = [distribute_tensor(x, mesh, [p]) for x, p in zip((a, b), places, strict=True)]
+        with CommDebugMode() as seen:
+            made = triton_ext.grouped_mm(*sharded, ends, **order)
+        place = str(made.placements[0])
+        found.append((place, seen.get_total_counts(), difference(made, expected)))
+    return found
+
+
 def scales_of_blocks():
     """mxfp8 on the emulated Blackwell, with rows cut into whole pieces of 128 scales, and not: the
     placement, what was communicated, and whether the product is that of one GPU, bit by bit; or
@@ -377,7 +398,14 @@ def divided_products():
 
 
 FUNCTIONS = {
-    2: (placements_of_a_product, groups, scales_of_blocks, random_products, models),
+    2: (
+        placements_of_a_product,
+        groups,
+        groups_in_any_order,
+        scales_of_blocks,
+        random_products,
+        models,
+    ),
     4: (random_products, models),
 }
 DIVIDED = {3: (divided_products,)}

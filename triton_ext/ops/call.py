@@ -16,7 +16,8 @@ from triton_ext.ops.epilogue import NOTHING, Epilogue
 from triton_ext.ops.gates import columns_after
 from triton_ext.ops.types import output_type
 
-_TENSORS = frozenset((Tensor, Parameter))
+TENSORS = frozenset((Tensor, Parameter))
+"""The types of tensors whose values are those in memory, unless they are negated views."""
 # By their names here, not by those in torch: each look-up would take as long as half of the call.
 _is_traced = torch.compiler.is_dynamo_compiling
 _function_modes = torch._C._len_torch_function_stack
@@ -77,6 +78,8 @@ class Call(NamedTuple):
         if self.epilogue.offs is not None and self.groups in ("N", "K"):
             lead = self.epilogue.offs.shape if self.groups == "K" else ()
             return (*lead, self.a.shape[-2], self.b.shape[-1])
+        if self.epilogue.rows is not None:
+            return len(self.epilogue.rows), self.b.shape[-1]
         return (*self.a.shape[:-1], self.b.shape[-1])
 
     @property
@@ -91,7 +94,11 @@ call_of: Callable[[tuple[Any, ...]], Call] = functools.partial(tuple.__new__, Ca
 
 def _is_plain(tensor: Any) -> bool:
     """Whether it is a tensor whose values are those in its memory."""
-    return type(tensor) in _TENSORS and not tensor.is_neg()
+    return type(tensor) in TENSORS and not tensor.is_neg()
+
+
+def _is_plain_or_none(tensor: Any) -> bool:
+    return tensor is None or _is_plain(tensor)
 
 
 def is_bare(call: Call) -> bool:
@@ -102,8 +109,8 @@ def is_bare(call: Call) -> bool:
     a, b, epilogue, _, out, _, _, _ = call
     return (
         not _is_traced()
-        and type(a) in _TENSORS
-        and type(b) in _TENSORS
+        and type(a) in TENSORS
+        and type(b) in TENSORS
         and not a.is_neg()
         and not b.is_neg()
         and forward_ad._current_level < 0
@@ -116,7 +123,7 @@ def is_bare(call: Call) -> bool:
                 and (epilogue.scale_b is None or _is_plain(epilogue.scale_b))
                 and (epilogue.blocks_a is None or _is_plain(epilogue.blocks_a))
                 and (epilogue.blocks_b is None or _is_plain(epilogue.blocks_b))
-                and (epilogue.offs is None or _is_plain(epilogue.offs))
+                and (epilogue.offs is None or all(map(_is_plain_or_none, epilogue[10:])))
             )
         )
         and (out is None or _is_plain(out))
@@ -140,6 +147,7 @@ def wants_gradient(call: Call) -> bool:
                 or (epilogue.residual is not None and epilogue.residual.requires_grad)
                 or (epilogue.scale_a is not None and epilogue.scale_a.requires_grad)
                 or (epilogue.scale_b is not None and epilogue.scale_b.requires_grad)
+                or (epilogue.factors is not None and epilogue.factors.requires_grad)
             )
         )
     ) and torch.is_grad_enabled()

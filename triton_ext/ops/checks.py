@@ -185,10 +185,29 @@ def check_groups(call: Call) -> None:
         raise LayoutError("a.dtype", a.dtype, rule)
     if call.out is not None:
         raise LayoutError("out", tuple(call.out.shape), "must be None of products of groups")
+    for name in ("rows", "out_rows", "factors"):
+        _check_of_rows(call, name)
     check_gate(call)
     if call.epilogue.gate is not None and b.dim() != 3:
         rule = "must be None, unless b is (G, K, N): groups divide the gate else"
         raise LayoutError("activation", call.epilogue.activation, rule)
+
+
+def _check_of_rows(call: Call, name: str) -> None:
+    """Raise LayoutError unless what each row of the output has one of fits, if it is given."""
+    each = getattr(call.epilogue, name)
+    if each is None:
+        return
+    check_kind(name, each, Tensor)
+    wanted = torch.float32 if name == "factors" else torch.int32
+    if call.groups != "M":
+        rule = "must be None, unless a is (T, K) and b (G, K, N)"
+        raise LayoutError(name, tuple(each.shape), rule)
+    size = call.shape[0]
+    if each.dtype != wanted or each.dim() != 1 or (name != "rows" and len(each) != size):
+        rule = f"must be 1-D, of {wanted}" + ("" if name == "rows" else f" and {size} elements")
+        raise LayoutError(name, (each.dtype, tuple(each.shape)), rule)
+    _check_device(name, each, call.a)
 
 
 def check_types(
@@ -211,6 +230,11 @@ def has_kernels(call: Call) -> bool:
     a, b, blocks = call.a, call.b, call.epilogue.blocks_a
     scales = None if blocks is None else blocks.dtype
     return _has_kernels(a.dtype, b.dtype, call.out_dtype, a.device, b.device, scales)
+
+
+def by_tensor_cores(a: Tensor, b: Tensor, scales: torch.dtype) -> bool:
+    """Whether the tensor cores of two operands' device apply scales of that type to them."""
+    return _has_kernels(a.dtype, b.dtype, None, a.device, b.device, scales)
 
 
 def _has_kernels(

@@ -10,22 +10,57 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from triton_ext.ops.call import Call, is_bare, wants_gradient
+from triton_ext.ops import shortcuts
+from triton_ext.ops.call import TENSORS, Call, is_bare, wants_gradient
 from triton_ext.ops.epilogue import Epilogue, activated, epilogue_of
 from triton_ext.ops.gated import gradient_of_sums
 from triton_ext.ops.gates import GATES
 from triton_ext.ops.plans import ProductPlan, cached, find, signature
 from triton_ext.ops.products import product
 from triton_ext.ops.registered import by_operators
+from triton_ext.ops.shortcuts import LEFT
 
-# By its name here, not by that in torch: each look-up would take as long as half of the call.
+# By their names here, not by those in torch: each look-up would take as long as half of the call.
 _is_autocast_enabled = torch._C._is_any_autocast_enabled
+_is_grad_enabled = torch.is_grad_enabled
+_is_traced = torch.compiler.is_dynamo_compiling
+_function_modes = torch._C._len_torch_function_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
-def repeated(call: Call) -> Tensor | None:
+def shortened(
+    function: str, a: Tensor, b: Tensor, addend: Tensor | None = None, activation: str | None = None
+) -> Tensor | None:
+    """What a call of no other arguments makes, if its like was made by `repeated`, of the same
+    function, without gradients; else None. Nothing is assumed of what it is given.
+    """
+    if (
+        _is_traced()
+        or type(a) not in TENSORS
+        or type(b) not in TENSORS
+        or (activation is not None and type(activation) is not str)
+        or forward_ad._current_level >= 0
+        or _function_modes()
+        or _dispatch_modes()
+    ):
+        return None
+    gradients = _is_grad_enabled()
+    if gradients and (a.requires_grad or b.requires_grad):
+        return None
+    made = shortcuts.repeated((function, gradients), a, b, addend, activation)
+    assert made is not LEFT  # which only a drop-in does
+    return made
+
+
+def repeated(call: Call, function: str | None = None) -> Tensor | None:
     """What a call makes, if such a one was made of such bare tensors on their GPU before; else
     None. Nothing is assumed of what it holds.
+
+    Args:
+        function: under which name a call of no other arguments than those of `shortened`, which
+            will be asked first, is kept for it.
     """
     if not is_bare(call) or _is_autocast_enabled():
         return None
@@ -45,6 +80,8 @@ def repeated(call: Call) -> Tensor | None:
         if plan.overlaps(call):
             return None
         torch.autograd.graph.increment_version(call.out)
+    elif function is not None:
+        shortcuts.keep((function, _is_grad_enabled()), call, plan)
     return plan.run(call)
 
 

@@ -38,6 +38,9 @@ class Epilogue(NamedTuple):
         fp32_accumulation: whether the product of fp8 must be added up in fp32; on Hopper, see
             `ProductSpec.fp32_accumulation`. Elsewhere the tensor cores do.
         offs: int32, where groups end (`ProductSpec.groups`); of two batches, how many rows count.
+        rows, out_rows: int32, (M,): which row of a is multiplied, and to which row of the output
+            the product goes; None where they are in order.
+        factors: fp32, (M,), with which rows are multiplied last.
     """
 
     bias: Tensor | None = None
@@ -51,6 +54,9 @@ class Epilogue(NamedTuple):
     blocks_b: Tensor | None = None
     fp32_accumulation: bool = False
     offs: Tensor | None = None
+    rows: Tensor | None = None
+    out_rows: Tensor | None = None
+    factors: Tensor | None = None
 
     @property
     def mx_scales(self) -> torch.dtype | None:
@@ -66,8 +72,11 @@ class Epilogue(NamedTuple):
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name, without those that are None."""
-        names = ("bias", "residual", "scale_a", "scale_b", "blocks_a", "blocks_b", "offs")
-        return {name: found for name in names if (found := getattr(self, name)) is not None}
+        return {
+            name: found
+            for name, found in zip(self._fields, self, strict=True)
+            if isinstance(found, Tensor)
+        }
 
     def spec(self) -> EpilogueSpec:
         """What a kernel must be compiled for to apply it all."""
@@ -79,12 +88,13 @@ class Epilogue(NamedTuple):
         activation = self.activation if gate is None else gate.activation
         return EpilogueSpec(
             self.bias is not None, activation, a_scales, b_scales, self.alpha != 1,
-            self.residual is not None,
+            self.residual is not None, self.factors is not None,
         )  # fmt: skip
 
 
 NOTHING = Epilogue()
 """The product alone; whoever has no epilogue has this very one."""
+_NO_MORE = NOTHING[5:]
 
 
 epilogue_from: Callable[[tuple[Any, ...]], Epilogue] = functools.partial(tuple.__new__, Epilogue)
@@ -128,9 +138,7 @@ def epilogue_of(
         if bias is None and activation is None and alpha == 1:
             return NOTHING
         beta = 1.0
-    return epilogue_from(
-        (bias, activation, residual, beta, alpha, None, None, None, None, False, None)
-    )
+    return epilogue_from((bias, activation, residual, beta, alpha, *_NO_MORE))
 
 
 def asks_for_gradient(*tensors: Tensor | None) -> bool:
@@ -163,7 +171,7 @@ def sum_epilogue(addend: Tensor, b: Tensor, beta: float, alpha: float) -> Epilog
     # Written out: `b.shape[1:]` and `epilogue_of` would take 0.3 us longer.
     if beta == 1 and addend.dim() == 1 and b.dim() == 2 and addend.numel() == b.shape[1]:
         factor = 1.0 if alpha == 1 else number("alpha", alpha)
-        return epilogue_from((addend, None, None, 1.0, factor, None, None, None, None, False, None))
+        return epilogue_from((addend, None, None, 1.0, factor, *_NO_MORE))
     return epilogue_of(residual=addend, beta=beta, alpha=alpha)
 
 

@@ -31,6 +31,9 @@ def grouped_mm(
     offs: Tensor | None = None,
     *,
     counts: Tensor | None = None,
+    rows: Tensor | None = None,
+    out_rows: Tensor | None = None,
+    factors: Tensor | None = None,
     activation: Gate | None = None,
     out_dtype: torch.dtype | None = None,
     batch_invariant: bool | None = None,
@@ -51,7 +54,15 @@ def grouped_mm(
     before the end before it as an empty group. Rows (columns) of the result behind the last group
     are zero; with `counts`, rows that do not count are not written.
 
-    There are gradients, by the same kernels, but not with `counts`.
+    Where groups divide rows, these need not be in order. With `rows`, row i is row ``rows[i]`` of
+    a, read where it is (no permuted copy is made), and zeros if a has no such row. With `out_rows`,
+    it goes to row ``out_rows[i]`` of the result, and nowhere if there is no such row. Rows of the
+    result to which nothing goes are not written; where several go to one, an element is that of any
+    of them. `factors` multiply a row last, before it is rounded. So each of a token's experts has a
+    row of its own, and who adds them up does so in one order in every run.
+
+    There are gradients, by the same kernels, but not with `counts`; with `rows`, `out_rows` or
+    `factors` torch permutes and multiplies then, and makes copies.
 
     Memory beyond the output: a copy of an operand that TMA cannot read; of one whose contiguous
     dimension is the one that groups divide.
@@ -60,6 +71,9 @@ def grouped_mm(
         a, b: as above, of a type and on a device as for `matmul`; those that divide K of 16 bits.
         offs: (G,), int32, ascending: where each group ends.
         counts: (G,), int32: how many rows of each a[g] there are, of batches alone.
+        rows, out_rows: (M,), int32, of a (T, K) and b (G, K, N): as above; `offs` are of M rows, as
+            is the result.
+        factors: (M,), fp32.
         activation: gated, as for `matmul`: of N columns N / 2 are left. Where b is (G, K, N).
         out_dtype, batch_invariant: as for `matmul`.
 
@@ -69,10 +83,15 @@ def grouped_mm(
     ends = _ends(a, b, offs, counts)
     _check_gated(activation)
     if ends is None:
+        for name, each in (("rows", rows), ("out_rows", out_rows), ("factors", factors)):
+            if each is not None:
+                raise LayoutError(name, type(each).__name__, "must be None of two batches")
         return matmul(
             a, b, activation=activation, out_dtype=out_dtype, batch_invariant=batch_invariant
         )
-    epilogue = Epilogue(activation=activation, offs=ends)
+    epilogue = Epilogue(
+        activation=activation, offs=ends, rows=rows, out_rows=out_rows, factors=factors
+    )
     return _made(Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant))
 
 
@@ -84,6 +103,9 @@ def scaled_grouped_mm(
     offs: Tensor | None = None,
     *,
     counts: Tensor | None = None,
+    rows: Tensor | None = None,
+    out_rows: Tensor | None = None,
+    factors: Tensor | None = None,
     activation: Gate | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     use_fast_accum: bool = False,
@@ -99,7 +121,9 @@ def scaled_grouped_mm(
 
     Args:
         a, b, offs, counts: as for `grouped_mm`, of e4m3 or e5m2, but for the form that divides K.
-        scale_a, scale_b: fp32. With counts, those of a begin with G, too.
+        scale_a, scale_b: fp32. With counts, those of a begin with G, too. With `rows`, those of a
+            are of its own rows; torch permutes them.
+        rows, out_rows, factors: as for `grouped_mm`.
         activation: as for `grouped_mm`; with scales of blocks as for `triton_ext.scaled_mm`.
         out_dtype: of the output.
         use_fast_accum, batch_invariant: as for `triton_ext.scaled_mm`.
@@ -109,15 +133,27 @@ def scaled_grouped_mm(
         raise LayoutError("offs", None, "must be given, or counts of two batches")
     _check_gated(activation)
     scales, blocks = _scales(a, b, ends, scale_a, scale_b)
+    if rows is not None:
+        checks.check_groups(Call(a, b, Epilogue(offs=ends, rows=rows)))
+        (of_a, whole), (blocks_a, blocks_b) = scales, blocks
+        scales, blocks = (_taken(of_a, rows), whole), (_taken(blocks_a, rows), blocks_b)
     epilogue = Epilogue(
         activation=activation, scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0],
-        blocks_b=blocks[1], fp32_accumulation=not use_fast_accum, offs=ends,
+        blocks_b=blocks[1], fp32_accumulation=not use_fast_accum, offs=ends, rows=rows,
+        out_rows=out_rows, factors=factors,
     )  # fmt: skip
     call = Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant)
     if wants_gradient(call):
         rule = "scaled_grouped_mm has no gradient; detach its operands"
         raise LayoutError("requires_grad", True, rule)
     return _made(call)
+
+
+def _taken(scales: Tensor | None, rows: Tensor) -> Tensor | None:
+    """The scales of these rows of a; any for a row that is none, as zeros are multiplied there."""
+    if scales is None or scales.numel() == 1:
+        return scales
+    return scales.index_select(0, rows.clamp(0, len(scales) - 1))
 
 
 def _check_gated(activation: Any) -> None:
@@ -194,35 +230,64 @@ def _made(call: Call) -> Tensor:
         if made is not None:
             return made
     checks.check_groups(call)
+    if wants_gradient(call) and any(each is not None for each in call.epilogue[11:]):
+        return _permuted(call)
     if call.groups == "rows" and wants_gradient(call):
         raise LayoutError("requires_grad", True, "there is no gradient with counts; detach a and b")
     epilogue = call.epilogue
-    refuse_tangents(call.a, call.b, epilogue.scale_a, epilogue.scale_b)
+    refuse_tangents(call.a, call.b, epilogue.scale_a, epilogue.scale_b, epilogue.factors)
     if is_bare(call) and not wants_gradient(call):
         return products.product(call)
     if epilogue.fp32_accumulation or epilogue.scale_a is not None or epilogue.blocks_a is not None:
         scales = epilogue.scale_a, epilogue.scale_b, epilogue.blocks_a, epilogue.blocks_b
         made = scaled_operator(
             call.a, call.b, epilogue.offs, *scales, call.dtype, not epilogue.fp32_accumulation,
-            epilogue.activation, call.batch_invariant,
+            epilogue.activation, call.batch_invariant, *epilogue[11:],
         )  # fmt: skip
     else:
         made = operator(
             call.a, call.b, epilogue.offs, call.out_dtype, epilogue.activation,
-            call.batch_invariant,
+            call.batch_invariant, *epilogue[11:],
         )  # fmt: skip
     result: Tensor = made
     return result
 
 
+def _permuted(call: Call) -> Tensor:
+    """The same result with gradients: torch takes and puts rows, and multiplies them."""
+    rows, out_rows, factors = call.epilogue[11:]
+    a, dtype = call.a, call.dtype
+    if rows is not None:
+        known = (rows >= 0) & (rows < len(a))
+        a = a.index_select(0, rows.where(known, 0))
+        a = a.where(known[:, None], 0)
+    wide = dtype if factors is None else torch.float32
+    epilogue = call.epilogue._replace(rows=None, out_rows=None, factors=None)
+    made = _made(call._replace(a=a, epilogue=epilogue, out_dtype=wide))
+    if factors is not None:
+        made = (made * factors[:, None]).to(dtype)
+    if out_rows is None:
+        return made
+    count = len(made)  # what goes nowhere goes behind the last row
+    places = out_rows.where((out_rows >= 0) & (out_rows < count), count)
+    return made.new_zeros(count + 1, made.shape[1]).index_copy(0, places.long(), made)[:count]
+
+
 # ------------------------------------------------------------------------------- operators
+
+
+def _epilogue(of_rows: tuple[Tensor | None, ...], **others: Any) -> Epilogue:
+    """An epilogue with `rows`, `out_rows` and `factors`, as far as an operator was given them."""
+    rows, out_rows, factors = (*of_rows, None, None, None)[:3]
+    return Epilogue(**others, rows=rows, out_rows=out_rows, factors=factors)
 
 
 def _grouped_mm(
     a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None,
     activation: str | None = None, batch_invariant: bool | None = None,
+    *of_rows: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    epilogue = Epilogue(activation=activation, offs=offs)
+    epilogue = _epilogue(of_rows, activation=activation, offs=offs)
     return products.product(Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant))
 
 
@@ -230,9 +295,10 @@ def _scaled_grouped_mm(
     a: Tensor, b: Tensor, offs: Tensor, scale_a: Tensor | None, scale_b: Tensor | None,
     blocks_a: Tensor | None, blocks_b: Tensor | None, out_dtype: torch.dtype, use_fast_accum: bool,
     activation: str | None = None, batch_invariant: bool | None = None,
+    *of_rows: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    epilogue = Epilogue(
-        activation=activation, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a,
+    epilogue = _epilogue(
+        of_rows, activation=activation, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a,
         blocks_b=blocks_b, fp32_accumulation=not use_fast_accum, offs=offs,
     )  # fmt: skip
     return products.product(Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant))
@@ -240,15 +306,15 @@ def _scaled_grouped_mm(
 
 def _fake(
     a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None,
-    activation: str | None = None, batch_invariant: bool | None = None,
+    activation: str | None = None, batch_invariant: bool | None = None, *of_rows: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    call = Call(a, b, Epilogue(activation=activation, offs=offs), out_dtype)
+    call = Call(a, b, _epilogue(of_rows, activation=activation, offs=offs), out_dtype)
     checks.check_groups(call)
     return a.new_empty(call.shape, dtype=out_dtype or output_type(a.dtype))
 
 
 def _scaled_fake(a: Tensor, b: Tensor, offs: Tensor, *others: Any) -> Tensor:
-    return _fake(a, b, offs, others[4], others[6] if len(others) > 6 else None)
+    return _fake(a, b, offs, others[4], *others[6:])
 
 
 def _register(schema: str, made: Any, fake: Any) -> Any:
@@ -264,21 +330,23 @@ def _register(schema: str, made: Any, fake: Any) -> Any:
 
 operator = _register(
     "grouped_mm(Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None,"
-    " str? activation=None, bool? batch_invariant=None) -> Tensor",
+    " str? activation=None, bool? batch_invariant=None, Tensor? rows=None, Tensor? out_rows=None,"
+    " Tensor? factors=None) -> Tensor",
     _grouped_mm,
     _fake,
 )
 scaled_operator = _register(
     "scaled_grouped_mm(Tensor a, Tensor b, Tensor offs, Tensor? scale_a, Tensor? scale_b,"
     " Tensor? blocks_a, Tensor? blocks_b, ScalarType out_dtype, bool use_fast_accum,"
-    " str? activation=None, bool? batch_invariant=None) -> Tensor",
+    " str? activation=None, bool? batch_invariant=None, Tensor? rows=None, Tensor? out_rows=None,"
+    " Tensor? factors=None) -> Tensor",
     _scaled_grouped_mm,
     _scaled_fake,
 )
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, offs, _, activation, ctx.batch_invariant = inputs
+    a, b, offs, _, activation, ctx.batch_invariant, *_ = inputs
     if a.dim() == b.dim() == 3:
         raise RuntimeError("triton_ext has no gradient of products with counts")
     needs_a, needs_b, *_ = ctx.needs_input_grad
@@ -297,7 +365,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     grad = grad.to(ctx.type)
     grad_a = made(grad, b.mT, offs) if needs_a else None
     grad_b = made(a.mT, grad, offs) if needs_b else None
-    return grad_a, grad_b, None, None, None, None
+    return grad_a, grad_b, *(None,) * 7
 
 
 torch.library.register_autograd(operator, _backward, setup_context=_keep, lib=_library)

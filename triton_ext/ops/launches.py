@@ -24,6 +24,7 @@ from triton_ext.layouts.triton.gluon import to_gluon
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
 from triton_ext.ops.operands import TmaView
+from triton_ext.ops.workspaces import workspace
 
 MAX_TENSOR_MAPS = 4096
 """How many tensor maps are kept (about 300 bytes each); the oldest is forgotten first."""
@@ -41,9 +42,10 @@ FIELDS = {
     "beta": Epilogue._fields.index("beta"),
     "a_blocks": Epilogue._fields.index("blocks_a"),
     "b_blocks": Epilogue._fields.index("blocks_b"),
-    "offs": Epilogue._fields.index("offs"),
+    **{name: Epilogue._fields.index(name) for name in ("offs", "rows", "out_rows", "factors")},
 }
 """Which field of the epilogue an argument of the kernel is."""
+BIAS = FIELDS["bias"]
 
 
 class Link(NamedTuple):
@@ -65,6 +67,8 @@ class Link(NamedTuple):
     counters: torch.Tensor | None = None
 
 
+ADDRESSES = {"a": 0, "c": 2}
+"""The matrix whose address an argument is, besides its descriptor."""
 UNKNOWN_TO_TRITON = frozenset((torch.float4_e2m1fn_x2, torch.float8_e8m0fnu))
 """Types that the JIT is shown as bytes."""
 
@@ -72,7 +76,6 @@ _lock = threading.Lock()
 _numbers = itertools.count()
 _tensor_maps: dict[tuple[int, int], Any] = {}
 _direct_launches: dict[tuple[KernelSpec, int | None], DirectLaunch] = {}
-_workspaces: dict[tuple[int, int], torch.Tensor] = {}
 
 
 def _direct_launch(config: KernelSpec, index: int, compiled: Any) -> DirectLaunch | None:
@@ -81,20 +84,6 @@ def _direct_launch(config: KernelSpec, index: int, compiled: Any) -> DirectLaunc
         return _direct_launches.setdefault((config, index), DirectLaunch(compiled))
     except LookupError:
         return None
-
-
-def _workspace(size: int, index: int, stream: int) -> torch.Tensor:
-    """Zeroed memory that the launches of one stream share, one after the other.
-
-    A graph that is being captured gets its own: it may be replayed on any stream.
-    """
-    is_captured = torch.cuda.is_current_stream_capturing()
-    found = None if is_captured else _workspaces.get((index, stream))
-    if found is None or found.numel() < size:
-        found = torch.zeros(size, dtype=torch.uint8, device=torch.device("cuda", index))
-        if not is_captured:
-            _workspaces[index, stream] = found
-    return found
 
 
 def _matrices(
@@ -120,9 +109,9 @@ class PreparedLaunch:
     """
 
     __slots__ = (
+        "_addresses",
         "_always",
         "_arguments",
-        "_c_slot",
         "_extras",
         "_grid",
         "_has_more",
@@ -131,6 +120,7 @@ class PreparedLaunch:
         "_more_maps",
         "_numbers",
         "_searched",
+        "_takes_addresses",
         "_workspace_slot",
         "config",
         "direct",
@@ -157,9 +147,8 @@ class PreparedLaunch:
             assert views[0] is not None
             batch = list(views[0].shape[:1])  # of a scatter's C, one chunk is elsewhere
         if config.product.groups is not None:
-            counts = [view.shape[0] for view in views[:3] if view is not None]
-            counts[1] //= config.product.sums_of_c
-            batch = [max(counts)]
+            counts = [1 if view is None or len(view.shape) < 3 else view.shape[0] for view in views]
+            batch = [max(counts[0], counts[1] // config.product.sums_of_c, counts[2])]
         self.gpu, self.config, self.views = gpu, config, views
         self.reads_as = gpu.arch if config.product.scaling is None else 90
         self.plan = launch_plan(config, m, n, k, gpu.properties, *batch)
@@ -182,7 +171,7 @@ class PreparedLaunch:
         self._links: list[tuple[int, str]] = []
         self._searched = False
         self._workspace_slot: int | None = None
-        self._c_slot: int | None = None
+        self._addresses: list[tuple[int, int]] = []
         for name in self.plan.arguments:
             slot = len(self._arguments)
             self._arguments.append(None)
@@ -193,8 +182,8 @@ class PreparedLaunch:
                 self._arguments += [*view.shape, *view.strides]
             elif name == "workspace":
                 self._workspace_slot = slot
-            elif name == "c":
-                self._c_slot = slot
+            elif name in ADDRESSES:
+                self._addresses.append((slot, ADDRESSES[name]))
             elif name in self._numbers:
                 self._arguments[slot] = self._numbers[name]
             elif name in Link._fields:
@@ -204,8 +193,17 @@ class PreparedLaunch:
         a, b, c = sorted(self._maps[:3], key=lambda each: each[1])
         self._always = (a[0], a[2], b[0], b[2], c[0], c[2])
         self._more_maps = self._maps[3:]
-        slots = self._workspace_slot, self._c_slot
-        self._has_more = bool(self._more_maps or self._links or any(x is not None for x in slots))
+        self._has_more = bool(
+            self._more_maps or self._links or self._addresses or self._workspace_slot is not None
+        )
+        fields = {field for _, field in self._extras} - {FIELDS["beta"]}
+        self._takes_addresses = (
+            not self._links
+            and not self._addresses
+            and len(fields) + len(self._more_maps) <= 1
+            and fields <= {BIAS}
+            and all(matrix == DESCRIPTORS["c0_desc"] for _, matrix, *_ in self._more_maps)
+        )
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, epilogue: Epilogue = NOTHING,
@@ -225,21 +223,51 @@ class PreparedLaunch:
         index = self.gpu.index
         assert index is not None  # the emulated GPU has no direct launch
         stream = direct.current_stream(index)
-        arguments = self._arguments.copy()
-        # Written out for the three that every launch has: a loop over them takes 0.3 us longer.
-        slot_a, number_a, slot_b, number_b, slot_c, number_c = self._always
-        key = (number_a, a.data_ptr())
-        arguments[slot_a] = _tensor_maps.get(key) or self._tensor_map("a_desc", 0, key)
-        key = (number_b, b.data_ptr())
-        arguments[slot_b] = _tensor_maps.get(key) or self._tensor_map("b_desc", 1, key)
-        key = (number_c, c.data_ptr())
-        arguments[slot_c] = _tensor_maps.get(key) or self._tensor_map("c_desc", 2, key)
+        arguments = self._arguments_at(a.data_ptr(), b.data_ptr(), c.data_ptr())
         for slot, field in self._extras:
             extra: Any = epilogue[field]
             arguments[slot] = extra if isinstance(extra, float) else extra.data_ptr()
         if self._has_more:
             self._fill_more(arguments, _matrices(a, b, c, epilogue, link), link, stream)
         direct.start(*self._grid, stream, *direct.fixed, arguments)
+
+    def at(self, a: int, b: int, c: int, addend: int = 0) -> bool:
+        """The launch on the current stream of the current GPU by addresses alone, multiples of 16.
+
+        Args:
+            addend: used if the configuration has a bias, or a residual, whose beta is 1.
+
+        Returns:
+            whether it was launched; not if it needs more than that.
+        """
+        direct = self.direct
+        if not self._takes_addresses or direct is None or needs_the_jit():
+            return False
+        stream = direct.current_stream(self.gpu.index)
+        arguments = self._arguments_at(a, b, c)
+        for slot, field in self._extras:
+            arguments[slot] = addend if field == BIAS else 1.0
+        if self._has_more:
+            for slot, matrix, number, name in self._more_maps:
+                key = (number, addend)
+                arguments[slot] = _tensor_maps.get(key) or self._tensor_map(name, matrix, key)
+            self._fill_workspace(arguments, stream)
+        direct.start(*self._grid, stream, *direct.fixed, arguments)
+        return True
+
+    def _arguments_at(self, a: int, b: int, c: int) -> list[Any]:
+        """What the C launcher takes, with the maps of the three that every launch has: written out,
+        as a loop over them takes 0.3 us longer.
+        """
+        arguments = self._arguments.copy()
+        slot_a, number_a, slot_b, number_b, slot_c, number_c = self._always
+        key = (number_a, a)
+        arguments[slot_a] = _tensor_maps.get(key) or self._tensor_map("a_desc", 0, key)
+        key = (number_b, b)
+        arguments[slot_b] = _tensor_maps.get(key) or self._tensor_map("b_desc", 1, key)
+        key = (number_c, c)
+        arguments[slot_c] = _tensor_maps.get(key) or self._tensor_map("c_desc", 2, key)
+        return arguments
 
     def _fill_more(
         self, arguments: list[Any], matrices: tuple[torch.Tensor | None, ...], link: Link | None,
@@ -251,16 +279,20 @@ class PreparedLaunch:
             assert tensor is not None
             key = (number, tensor.data_ptr())
             arguments[slot] = _tensor_maps.get(key) or self._tensor_map(name, matrix, key)
-        if self._workspace_slot is not None:
-            assert self.gpu.index is not None
-            memory = _workspace(self.plan.workspace_bytes, self.gpu.index, stream)
-            arguments[self._workspace_slot] = memory.data_ptr()
-        if self._c_slot is not None:
-            assert matrices[2] is not None
-            arguments[self._c_slot] = matrices[2].data_ptr()
+        self._fill_workspace(arguments, stream)
+        for slot, matrix in self._addresses:
+            tensor = matrices[matrix]
+            assert tensor is not None
+            arguments[slot] = tensor.data_ptr()
         for slot, name in self._links:
             extra: Any = getattr(link, name)
             arguments[slot] = extra if isinstance(extra, int) else extra.data_ptr()
+
+    def _fill_workspace(self, arguments: list[Any], stream: int) -> None:
+        if self._workspace_slot is not None:
+            assert self.gpu.index is not None
+            memory = workspace(self.plan.workspace_bytes, self.gpu.index, stream)
+            arguments[self._workspace_slot] = memory.data_ptr()
 
     def _found(self) -> DirectLaunch | None:
         """The direct launch of a kernel that another process has cached; looked for once."""
@@ -318,15 +350,14 @@ class PreparedLaunch:
             name: epilogue[field] for name, field in FIELDS.items() if name in plan.arguments
         }
         others |= {name: getattr(link, name) for _, name in self._links}
-        if self._c_slot is not None:
-            others["c"] = c
+        others |= {name: value for name, value in (("a", a), ("c", c)) if name in plan.arguments}
         index = self.gpu.index
         if self._workspace_slot is not None:
             if index is None:
                 memory = torch.zeros(plan.workspace_bytes, dtype=torch.uint8)
             else:
                 stream = driver.active.get_current_stream(index)
-                memory = _workspace(plan.workspace_bytes, index, stream)
+                memory = workspace(plan.workspace_bytes, index, stream)
             others["workspace"] = memory
         compiled = plan.launch(others)
         if index is not None and self.direct is None and not needs_the_jit():

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice.candidates import is_new
+from triton_ext.ops import shortcuts
 from triton_ext.ops.call import Call, call_of
 from triton_ext.ops.device import active_emulator, find_gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
@@ -31,6 +32,7 @@ from triton_ext.ops.operands import TMA_ALIGNMENT
 from triton_ext.ops.plans import cached, signature
 from triton_ext.ops.products import offered_product, product
 from triton_ext.ops.scales import blocks_of, have_blocks
+from triton_ext.ops.shortcuts import LEFT
 from triton_ext.ops.suspension import here
 from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, WIDE_TYPES, has_all_fp8
 
@@ -94,11 +96,16 @@ def _made(dims: int, call: Call, addend: Tensor | None = None) -> Tensor | None:
     plan = cached(signature(call))
     if plan is not None and (call.out is None or not plan.overlaps(call)):
         is_left = plan.torch_is_faster and call.epilogue.residual is None
+        shortcuts.keep("mm" if addend is None else "addmm", call, plan, is_left)
         return None if is_left else plan.run(call)
     return offered_product(call, leaves=True) if _takes(dims, call, addend) else None
 
 
 def _product(dims: int, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None:
+    if out is None:
+        made = shortcuts.repeated("mm", a, b)
+        if made is not None:
+            return None if made is LEFT else made
     if a.dtype not in HALF_TYPES:
         return None
     return _made(dims, call_of((a, b, NOTHING, None, out, False, None, None)))
@@ -108,6 +115,10 @@ def _addmm(
     addend: Tensor, a: Tensor, b: Tensor,
     *, beta: float = 1, alpha: float = 1, out: Tensor | None = None,
 ) -> Tensor | None:  # fmt: skip
+    if beta == alpha == 1 and out is None:
+        made = shortcuts.repeated("addmm", a, b, addend)
+        if made is not None:
+            return None if made is LEFT else made
     if a.dtype not in HALF_TYPES:  # factors of complex tensors are complex
         return None
     call = call_of((a, b, sum_epilogue(addend, b, beta, alpha), None, out, False, None, None))

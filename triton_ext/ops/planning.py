@@ -120,7 +120,7 @@ def described(gpu: Gpu, call: Call) -> Description:
     added: dict[str, Any] = {"fp32_accumulation": True} if applied.fp32_accumulation else {}
     steps = None
     if blocks_a is not None and blocks_b is not None and mx_scales is None:
-        rows = a.shape[-2] * (len(a) if groups == "rows" else 1)
+        rows = call.sums_shape[-2] * (len(a) if groups == "rows" else 1)
         in_memory = [fp32_scales(blocks_a, rows), fp32_scales(blocks_b.mT, call.sums_shape[-1])]
         for letter, each in zip("ab", in_memory, strict=True):
             added |= {f"{letter}_scale_rows": each.rows, f"{letter}_scale_major": each.major}
@@ -146,7 +146,11 @@ def described(gpu: Gpu, call: Call) -> Description:
     majors = a_view.major, b_view.major
     sizes: tuple[int, ...] = c_view.shape
     if groups is not None:
+        if epilogue.rows is not None and gpu.arch == 100:  # of whose rows TMA gathers four
+            views[0] = TmaView(a_view.shape[1:], a_view.strides[1:], a_view.major)
         added |= {"batched": True, "groups": groups}
+        ordered = {"gathered": epilogue.rows, "scattered": epilogue.out_rows}
+        added |= {name: True for name, indices in ordered.items() if indices is not None}
         sizes = _sizes_of_groups(call, groups)
     elif gate is not None:  # as many products as those of the sums
         sizes = (*sizes[:-1], b.shape[-1])

@@ -169,7 +169,10 @@ class ProductPlan:
         return False
 
 
-_lock = threading.Lock()
+lock = threading.Lock()
+"""The lock of the plans, and of what is kept because of them."""
+depending: list[dict[Any, Any]] = []
+"""What is forgotten with the plans."""
 _plans: dict[Signature, ProductPlan] = {}
 cached = _plans.get
 """The plan that is cached under a signature, or None: `find`, but for what it looks for further."""
@@ -221,7 +224,7 @@ def signature(call: Call) -> Signature:
         blocks_a,
         blocks_b,
         fp32_accumulation,
-        offs,
+        *of_groups,
     ) = epilogue
     return (
         plain,
@@ -236,7 +239,7 @@ def signature(call: Call) -> Signature:
         scale_b if scale_b is None else _described(scale_b),
         blocks_a if blocks_a is None else _described(blocks_a),
         blocks_b if blocks_b is None else _described(blocks_b),
-        offs if offs is None else _described(offs),
+        *(each if each is None else _described(each) for each in of_groups),
     )
 
 
@@ -271,7 +274,7 @@ def store(call: Call, plan: ProductPlan) -> ProductPlan:
 
 
 def _store(key: Signature, plan: ProductPlan) -> ProductPlan:
-    with _lock:
+    with lock:
         while len(_plans) >= MAX_PLANS:
             del _plans[next(iter(_plans))]
         return _plans.setdefault(key, plan)
@@ -279,5 +282,6 @@ def _store(key: Signature, plan: ProductPlan) -> ProductPlan:
 
 def clear_cache() -> None:
     """Forget all plans: products may be made in another way from now on."""
-    with _lock:
-        _plans.clear()
+    with lock:
+        for kept in (_plans, *depending):
+            kept.clear()

@@ -1,0 +1,234 @@
+"""Products of groups whose rows come from, and go to, where indices say, on the emulated GPUs:
+exact, race-free, in bounds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from mutations import some  # noqa: E402
+
+import triton_ext  # noqa: E402
+from triton_ext import LayoutError  # noqa: E402
+from triton_ext.kernels.choice import candidates  # noqa: E402
+from triton_ext.kernels.spec import kernel_spec  # noqa: E402
+from triton_ext.ops.call import Call  # noqa: E402
+from triton_ext.ops.epilogue import Epilogue  # noqa: E402
+from triton_ext.ops.products import product  # noqa: E402
+
+needs_new = pytest.mark.skipif(not candidates.is_new(), reason="needs Triton 3.9")
+pytestmark = [pytest.mark.usefixtures("no_binaries", "shallow", "poisoned_memory"), needs_new]
+SCHEDULES = ("eager", "lazy", "random")
+
+
+def integers(generator, *shape, dtype=torch.bfloat16):
+    return torch.randint(-3, 4, shape, generator=generator).float().to(dtype)
+
+
+def orders(generator, count, tokens):
+    """Indices of rows to read, some of which are none, and to write, none twice; and factors."""
+    rows = torch.randint(-2, tokens + 2, (count,), generator=generator).int()
+    out_rows = torch.randperm(count, generator=generator).int()
+    nowhere = torch.tensor([-1, count, 2**31 - 1, -(2**31)])[: count // 2]
+    out_rows[torch.randperm(count, generator=generator)[: len(nowhere)]] = nowhere.int()
+    return rows, out_rows, torch.randint(-2, 3, (count,), generator=generator).float()
+
+
+def by_definition(a, b, offs, rows=None, out_rows=None, factors=None):
+    """The result in float64, by torch's own indexing; NaN where nothing is written."""
+    a, b = a.double(), b.double()
+    if rows is not None:
+        known = (rows >= 0) & (rows < len(a))
+        a = torch.cat([a, a.new_zeros(1, a.shape[1])])[rows.where(known, len(a)).long()]
+    made = a.new_zeros(len(a), b.shape[-1])
+    first = 0
+    for group, end in enumerate(offs.tolist()):
+        made[first:end] = a[first:end] @ b[group]
+        first = end
+    if factors is not None:
+        made *= factors.double()[:, None]
+    if out_rows is None:
+        return made
+    written = (out_rows >= 0) & (out_rows < len(made))
+    result = torch.full_like(made, torch.nan)
+    result[out_rows[written].long()] = made[written]
+    return result
+
+
+def assert_same(found, expected):
+    written = ~expected.isnan()
+    assert torch.equal(found[written].double(), expected[written].to(found.dtype).double())
+
+
+# A tile, K, and which of rows, out_rows and factors there are.
+TILES = [
+    (90, {"consumers": 2, "block_n": 96, "c_parts": 3, "block_k": 128}, 72, "rof"),
+    (90, {"consumers": 3, "block_m": 192, "block_n": 64}, 72, "r"),
+    (90, {"consumers": 2, "block_m": 24, "swap_ab": True, "c_parts": 3, "block_n": 128}, 72, "rof"),
+    (90, {"consumers": 2, "pingpong": True, "block_m": 64, "block_n": 64}, 200, "rf"),
+    (90, {"consumers": 1, "block_m": 64, "block_n": 64, "cluster_m": 2}, 72, "of"),
+    (100, {"consumers": 1, "block_n": 64, "c_parts": 2}, 72, "rof"),
+    (100, {"consumers": 1, "block_m": 64, "block_n": 32, "block_k": 128}, 200, "rf"),
+    (100, {"consumers": 1, "block_m": 16, "swap_ab": True, "block_n": 128, "block_k": 32}, 72,
+     "ro"),
+    (100, {"consumers": 1, "block_n": 32, "cluster_m": 2, "cta_group": 2}, 72, "of"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(TILES)))
+@pytest.mark.filterwarnings("ignore:.*remote-scope.*")
+def test_tiles(number):
+    """Groups that are empty, shorter and longer than a tile; rows behind the last one."""
+    arch, tile, k, given = TILES[number]
+    generator = torch.Generator().manual_seed(number)
+    offs = torch.tensor([5, 0, 141, 1, 64]).cumsum(0).int()
+    count, tokens = int(offs[-1]) + 9, 50
+    rows, out_rows, factors = (
+        each if letter in given else None
+        for letter, each in zip("rof", orders(generator, count, tokens), strict=True)
+    )
+    a = integers(generator, tokens if rows is not None else count, k)
+    b = integers(generator, len(offs), k, 136)
+    config = kernel_spec(
+        arch, "bf16", "K", "MN", out_type="fp32", stages=2, batched=True, groups="M", **tile
+    )
+    epilogue = Epilogue(offs=offs, rows=rows, out_rows=out_rows, factors=factors)
+    with triton_ext.emulate(f"sm_{arch}", schedule=SCHEDULES[number % 3]):
+        made = product(Call(a, b, epilogue, torch.float32, config=config))
+    assert_same(made, by_definition(a, b, offs, rows, out_rows, factors))
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@settings(max_examples=some(3))
+@given(
+    st.lists(st.sampled_from([0, 1, 7, 33, 130]), min_size=1, max_size=4), st.integers(0, 5),
+    st.sampled_from([1, 5, 40]), st.sampled_from([8, 33, 100]), st.sampled_from([1, 8, 70]),
+    st.integers(0, 99),
+)  # fmt: skip
+def test_as_torch_indexes(arch, lengths, behind, tokens, k, n, seed):
+    generator = torch.Generator().manual_seed(seed)
+    offs = torch.tensor(lengths).cumsum(0).int()
+    count = int(offs[-1]) + behind
+    a, b = integers(generator, tokens, k), integers(generator, len(lengths), k, n)
+    rows, out_rows, factors = orders(generator, count, tokens)
+    with triton_ext.emulate(arch):
+        made = triton_ext.grouped_mm(a, b, offs, rows=rows, out_rows=out_rows, factors=factors)
+    assert made.shape == (count, n)
+    assert_same(made, by_definition(a, b, offs, rows, out_rows, factors))
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_a_layer_in_three_launches(arch):
+    """Tokens read by two experts each, gate and up in one product, and a row for each of both."""
+    generator = torch.Generator().manual_seed(1)
+    tokens, hidden, inner, chosen = 20, 64, 40, 2
+    x = integers(generator, tokens, hidden)
+    up, down = integers(generator, 3, hidden, 2 * inner), integers(generator, 3, inner, hidden)
+    experts = torch.randint(0, 3, (tokens, chosen), generator=generator)
+    weights = torch.rand(tokens, chosen, generator=generator)
+    order = experts.flatten().argsort(stable=True).int()
+    offs = torch.bincount(experts.flatten(), minlength=3).cumsum(0).int()
+    with triton_ext.emulate(arch) as gpu:
+        before = gpu.launches
+        middle = triton_ext.grouped_mm(x, up, offs, rows=order // chosen, activation="reglu")
+        each = triton_ext.grouped_mm(
+            middle, down, offs, out_rows=order, factors=weights.flatten()[order],
+            out_dtype=torch.float32,
+        )  # fmt: skip
+        assert gpu.launches == before + 2
+    expected = torch.zeros(tokens, hidden, dtype=torch.float64)
+    for token in range(tokens):
+        for expert, weight in zip(experts[token].tolist(), weights[token].double(), strict=True):
+            gate, value = (x[token].double() @ up[expert].double()).chunk(2)
+            half = (gate.relu() * value).bfloat16().double()
+            expected[token] += weight * (half @ down[expert].double())
+    found = each.view(tokens, chosen, hidden).sum(1)
+    assert (found.double() - expected).abs().max() < 1e-6 * expected.abs().max()
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_with_scales(arch, blocks):
+    generator = torch.Generator().manual_seed(2)
+    k, n, tokens = 200, 72, 30
+    offs = torch.tensor([30, 30, 71]).int()
+    a = integers(generator, tokens, k, dtype=torch.float8_e4m3fn)
+    b = integers(generator, 3, n, k, dtype=torch.float8_e4m3fn)
+    along = (2,) if blocks else ()
+    scale_a = 2.0 ** torch.randint(-2, 3, (tokens, *along), generator=generator)
+    scale_b = 2.0 ** torch.randint(-2, 3, (3, n, *along), generator=generator)
+    rows, out_rows, factors = orders(generator, 75, tokens)
+    wide = [each.repeat_interleave(128, -1)[..., :k] if blocks else each[..., None]
+            for each in (scale_a, scale_b)]  # fmt: skip
+    values = a.double() * wide[0].double(), (b.double() * wide[1].double()).mT
+    with triton_ext.emulate(arch):
+        made = triton_ext.scaled_grouped_mm(
+            a, b.mT, scale_a, scale_b.mT if blocks else scale_b, offs, rows=rows,
+            out_rows=out_rows, factors=factors, out_dtype=torch.float32,
+        )  # fmt: skip
+    assert_same(made, by_definition(*values, offs, rows, out_rows, factors))
+
+
+def test_gradients():
+    generator = torch.Generator().manual_seed(3)
+    a, b = integers(generator, 9, 24).requires_grad_(), integers(generator, 3, 24, 32)
+    b, offs = b.requires_grad_(), torch.tensor([9, 9, 40]).int()
+    rows, out_rows, factors = orders(generator, 40, 9)
+    factors.requires_grad_()
+    with triton_ext.emulate("sm_90"):
+        made = triton_ext.grouped_mm(a, b, offs, rows=rows, out_rows=out_rows, factors=factors)
+        direction = integers(generator, 40, 32)
+        found = torch.autograd.grad(made, (a, b, factors), direction)
+    exact = [each.detach().double().requires_grad_() for each in (a, b, factors)]
+    result = by_definition(*exact[:2], offs, rows, out_rows, exact[2])
+    written = ~result.isnan()
+    assert torch.equal(made[written].double(), result[written].bfloat16().double())
+    wanted = torch.autograd.grad(result[written], exact, direction.double()[written])
+    for one, other in zip(found, wanted, strict=True):
+        assert (one.double() - other).abs().max() <= 2.0**-7 * other.abs().max()
+
+
+@pytest.mark.parametrize("given", ["r", "rof"])
+def test_it_is_traced(given):
+    generator = torch.Generator().manual_seed(4)
+    a, b, offs = integers(generator, 9, 64), integers(generator, 2, 64, 72), [9, 40]
+    every = zip(("rows", "out_rows", "factors"), orders(generator, 40, 9), strict=True)
+    ordered = dict(list(every)[: len(given)])
+    offs = torch.tensor(offs).int()
+
+    def made(*given):
+        return triton_ext.grouped_mm(*given, **ordered) * 2
+
+    compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
+    with triton_ext.emulate("sm_90"):
+        found = compiled(a, b, offs)
+    assert found.shape == (40, 72)
+    assert_same(found, 2 * by_definition(a, b, offs, **ordered))
+
+
+def test_what_does_not_fit():
+    a, b, offs = torch.zeros(8, 16).half(), torch.zeros(2, 16, 8).half(), torch.zeros(2).int()
+    index, wrong_size = torch.zeros(8).int(), torch.zeros(7).int()
+    with triton_ext.emulate("sm_90"):
+        for given, argument in (
+            ({"rows": index.long()}, "rows"),
+            ({"rows": index[None]}, "rows"),
+            ({"rows": [0]}, "rows"),
+            ({"out_rows": wrong_size}, "out_rows"),
+            ({"rows": wrong_size, "out_rows": index}, "out_rows"),
+            ({"factors": index}, "factors"),
+            ({"factors": wrong_size.float()}, "factors"),
+        ):
+            with pytest.raises(LayoutError, match=f"^{argument}"):
+                triton_ext.grouped_mm(a, b, offs, **given)
+        with pytest.raises(LayoutError, match=r"rows.*must be None"):
+            triton_ext.grouped_mm(b.mT, b, rows=index)
+        with pytest.raises(LayoutError, match=r"rows.*must be None"):
+            triton_ext.grouped_mm(b.mT, b, counts=offs, rows=index)
+        with pytest.raises(LayoutError, match=r"rows.*must be None"):
+            triton_ext.grouped_mm(b.mT, a.t(), offs, rows=index)

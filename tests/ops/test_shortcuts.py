@@ -1,0 +1,330 @@
+"""Shortcuts of repeated products (`triton_ext.ops.shortcuts`) against the long way.
+
+The long way is the same call with no shortcut kept: what it hands to Triton's C launcher, the kind
+of its output, or its error must be the same whatever was called before, with which tensors, and in
+which modes of torch.
+"""
+
+import contextlib
+import types
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mutations import some
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import triton_ext
+from triton_ext.ops import checks, launches, overrides, planning, plans, shortcuts
+from triton_ext.ops.device import Gpu
+
+
+class Launcher:
+    """A kernel's direct launch that notes what it is given."""
+
+    fixed = ("fixed",)
+
+    def __init__(self, config, started):
+        self.config, self.started = config, started
+
+    def current_stream(self, index):
+        return 77
+
+    def tensor_map(self, operand, address, shape, strides):
+        return operand, address, tuple(shape), tuple(strides)
+
+    def start(self, *arguments):
+        self.started.append((self.config, arguments))
+
+
+@pytest.fixture(scope="module")
+def started():
+    """What was started on a GPU whose memory is the host's."""
+    found = []
+    gpu = Gpu(90, types.SimpleNamespace(multi_processor_count=132), -1)
+
+    class Launch(launches.PreparedLaunch):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.direct = Launcher(self.config, found)
+
+    workspaces = {}
+
+    def workspace(size, index, stream):
+        key = size, index, stream, torch.cuda.is_current_stream_capturing()
+        return workspaces.setdefault(key, torch.empty(1))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "PreparedLaunch", Launch)
+        patch.setattr(launches, "workspace", workspace)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        for module in (checks, overrides):
+            patch.setattr(module, "find_gpu", lambda device: gpu)
+            patch.setattr(module, "require_gpu", lambda device: gpu)
+        patch.setattr(overrides, "active_emulator", lambda: gpu)
+        patch.setattr(plans, "_current_gpu", lambda: -1)
+        patch.setattr(plans, "_new_on_gpu", plans._new_on_host)
+        plans.clear_cache()
+        yield found
+        plans.clear_cache()
+
+
+class Subclass(torch.Tensor):
+    """Whose operations are torch's."""
+
+
+noticed = []
+"""The functions that modes saw."""
+
+
+class FunctionMode(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        noticed.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+class DispatchMode(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        noticed.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@contextlib.contextmanager
+def captured():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        yield
+
+
+@contextlib.contextmanager
+def fixed():
+    triton_ext.fixed_kernels()
+    try:
+        yield
+    finally:
+        triton_ext.fixed_kernels(False)
+
+
+def plainly(call):
+    return call()
+
+
+def within(context):
+    def run(call):
+        with context():
+            return call()
+
+    return run
+
+
+def transformed(call):
+    """Within a vmap that the tensors have no part of."""
+    made = []
+    torch.func.vmap(lambda x: made.append(call()) or x)(torch.zeros(2))
+    return made[0]
+
+
+def traced(call):
+    made = []
+    with contextlib.suppress(Exception):
+        torch.jit.trace(lambda x: made.append(call()) or x + 1, torch.zeros(2), check_trace=False)
+    return made[0] if made else None
+
+
+WAYS = {
+    "plainly": plainly,
+    "no_grad": within(torch.no_grad),
+    "inference_mode": within(torch.inference_mode),
+    "autocast": within(lambda: torch.autocast("cpu", torch.float16)),
+    "function mode": within(FunctionMode),
+    "dispatch mode": within(DispatchMode),
+    "fake tensors": within(FakeTensorMode),
+    "forward mode": within(forward_ad.dual_level),
+    "transformed": transformed,
+    "traced": traced,
+    "deterministic": within(deterministic),
+    "captured": within(captured),
+    "fixed": within(fixed),
+    "invariant": within(triton_ext.batch_invariant),
+    "default device": within(lambda: torch.device("cpu")),
+}
+
+
+def _rows_apart(x):
+    return torch.nn.functional.pad(x, (0, 8))[..., : x.shape[-1]] if x.dim() else x
+
+
+def _unaligned(x):
+    made = x.new_empty(x.numel() + 1)[1:].view(x.shape)
+    return made.copy_(x)
+
+
+LOOKS = {
+    "as it is": lambda x: x,
+    "by columns": lambda x: x.mT.contiguous().mT if x.dim() > 1 else x,
+    "rows apart": _rows_apart,
+    "unaligned": _unaligned,
+    "negated": lambda x: torch._neg_view(x),
+    "a parameter": torch.nn.Parameter,
+    "frozen": lambda x: torch.nn.Parameter(x, requires_grad=False),
+    "learned": lambda x: x.clone().requires_grad_(),
+    "a subclass": lambda x: x.as_subclass(Subclass),
+    "in fp16": lambda x: x.half(),
+    "in fp32": lambda x: x.float(),
+    "other values": torch.clone,
+    "repeated": lambda x: x[:1].expand(x.shape) if x.dim() > 1 else x,
+    "a half": lambda x: x[..., : x.shape[-1] // 2],
+    "made in inference": lambda x: _in_inference(x),
+}
+
+
+def _in_inference(x):
+    with torch.inference_mode():
+        return x.clone()
+
+
+def _tensor(shape, look):
+    generator = torch.Generator().manual_seed(sum(shape))
+    made = torch.randn(shape, generator=generator).bfloat16()
+    return LOOKS[look](made)
+
+
+# What repeats most comes most often: a shortcut must be there to be wrong.
+MOST = st.sampled_from(["as it is"] * 24 + sorted(LOOKS))
+M = st.sampled_from([(64,)] * 5 + [(8, 8), (8, 8), (2, 32), (3,), ()])
+CALLS = st.fixed_dictionaries(
+    {
+        "function": st.sampled_from(
+            ["matmul", "linear", "addmm", "bmm", "F.linear", "torch.addmm", "torch.mm"]
+        ),
+        "rows": M,
+        "looks": st.tuples(MOST, MOST, MOST),
+        "addend": st.sampled_from(
+            [None] * 4 + [(64,)] * 4 + [(64, 64), (64, 64), (1, 64), (64, 1), (), (32,), (8, 8, 64)]
+        ),
+        "options": st.sampled_from(
+            [{}] * 18
+            + [{"activation": "relu"}, {"activation": "swiglu"}, {"activation": ["relu"]},
+               {"out_dtype": torch.float32}, {"batch_invariant": True}, {"beta": 0.5},
+               {"alpha": 2}, {"beta": True}, {"fallback": "torch"}]
+        ),
+        "way": st.sampled_from(["plainly"] * 12 + sorted(WAYS)),
+    }
+)  # fmt: skip
+
+
+def product(function, rows, looks, addend, options):
+    """A call of a function with drawn tensors, which stay the same, and these."""
+    a = _tensor((*rows, 128), looks[0])
+    weight = _tensor((64, 128), looks[1])
+    if addend is None and "addmm" in function:
+        addend = (64,)
+    added = None if addend is None else _tensor(addend, looks[2])
+    linear, factors = torch.nn.functional.linear, options.items()
+    factors = {name: value for name, value in factors if name in ("beta", "alpha")}
+    call = {
+        "matmul": lambda: triton_ext.matmul(a, weight.mT, bias=added, **options),
+        "linear": lambda: triton_ext.linear(a, weight, added, **options),
+        "addmm": lambda: triton_ext.addmm(added, a, weight.mT, **options),
+        "bmm": lambda: triton_ext.bmm(a, weight.mT.expand(len(a), 128, 64), **options),
+        "F.linear": lambda: linear(a, weight, added),
+        "torch.addmm": lambda: torch.addmm(added, a, weight.t(), **factors),
+        "torch.mm": lambda: torch.mm(a, weight.t()),
+    }[function]
+    if "." in function:
+        return lambda: within(triton_ext.drop_in)(call), (a, weight, added)
+    return call, (a, weight, added)
+
+
+def seen(started, way, call, known):
+    """What a call starts, and the kind of its output, or its error.
+
+    Args:
+        known: the tensors that it is given; what is made for it lies elsewhere each time.
+    """
+    addresses = {tensor.data_ptr() for tensor in known if tensor is not None}
+    del started[:], noticed[:]
+    try:
+        made = WAYS[way](call)
+    except Exception as error:
+        return len(started), type(error), str(error)[:200]
+    if made is None:
+        return len(started), None
+    kind = made.shape, made.stride(), made.dtype, made.requires_grad, type(made)
+    noted = [
+        (config, grid, [_without(each, addresses) for each in arguments])
+        for config, (*grid, arguments) in started
+    ]
+    return noted, kind, [*noticed]
+
+
+def _without(argument, addresses):
+    """An argument of a launch, its address None if it is not one of these."""
+    if isinstance(argument, tuple):
+        operand, address, *others = argument
+        return operand, address if address in addresses else None, *others
+    is_address = isinstance(argument, int) and argument > 1 << 32
+    return None if is_address and argument not in addresses else argument
+
+
+def drawn_call(function="linear", look="as it is", way="plainly", **options):
+    """A value of `CALLS`."""
+    looks = look, look, "as it is"
+    others = {"rows": (64,), "addend": None, "options": options}
+    return {"function": function, "looks": looks, "way": way, **others}
+
+
+SEQUENCES = (
+    (drawn_call(), drawn_call(activation="relu")),
+    (drawn_call(look="learned", way="no_grad"), drawn_call(look="learned")),
+    (drawn_call(), drawn_call(way="function mode"), drawn_call(way="dispatch mode")),
+    (drawn_call(), drawn_call(way="fake tensors")),
+    (drawn_call("matmul"), drawn_call("matmul", look="a subclass"), drawn_call("linear")),
+    (drawn_call("torch.mm"), drawn_call("torch.mm", look="negated")),
+)
+"""Whose second calls would be taken for the first if one condition were left out."""
+
+
+@pytest.fixture
+def hits(monkeypatch):
+    """How often a shortcut was taken."""
+    count = []
+    make = shortcuts.Shortcut.make
+    monkeypatch.setattr(shortcuts.Shortcut, "make", lambda *args: count.append(1) or make(*args))
+    return count
+
+
+def test_a_shortcut_starts_what_the_long_way_starts(started, hits):
+    def check(drawn):
+        made = []
+        for each in drawn:
+            given_to = {name: value for name, value in each.items() if name != "way"}
+            made.append((each, *product(**given_to)))
+        for _ in range(5):
+            for each, call, known in made:
+                short = seen(started, each["way"], call, known)
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(shortcuts, "_found", {})
+                    patch.setattr(shortcuts, "keep", lambda *args: None)
+                    assert seen(started, each["way"], call, known) == short, each
+
+    for sequence in SEQUENCES:
+        check(sequence)
+    assert len(hits) > 20
+    settings(max_examples=some(60), deadline=None)(
+        given(st.lists(CALLS, min_size=1, max_size=5))(check)
+    )()
+    assert len(hits) > 60
