@@ -455,9 +455,7 @@ def _are_blocks_of_one(scale_a: Any, scale_b: Any, m: int, n: int, k: int) -> bo
 
 
 def _are_powers_of_two(a: Any, b: Any, blocks_a: Any, blocks_b: Any) -> bool:
-    """Whether scales are those of blocks of 128 elements along K, and have an exponent alone; nothing
-    is assumed of them.
-    """
+    """Whether scales, of which nothing is known, are exponents, each of 128 elements along K."""
     given = a, b, blocks_a, blocks_b
     return (
         all(isinstance(each, Tensor) and each.dim() == 2 for each in given)
@@ -467,9 +465,7 @@ def _are_powers_of_two(a: Any, b: Any, blocks_a: Any, blocks_b: Any) -> bool:
     )
 
 
-def _applied_powers(
-    a: Tensor, b: Tensor, blocks_a: Tensor, blocks_b: Tensor
-) -> tuple[Tensor, Tensor]:
+def _applied_powers(a: Tensor, b: Tensor, blocks_a: Any, blocks_b: Any) -> tuple[Tensor, Tensor]:
     """Scales of which `_are_powers_of_two` holds, as kernels of the operands' device take them."""
     m, n = a.shape[0], b.shape[1]
     of_rows = blocks_a.shape[0] == m or blocks_b.shape[1] == n  # what is not, kernels refuse

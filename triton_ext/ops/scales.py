@@ -87,4 +87,5 @@ def for_tensor_cores(blocks: Tensor, rows: int) -> Tensor:
         each = torch.nn.functional.pad(each, (0, 0, 0, padding))
     # Of row r, the scales of 4 blocks of 32 lie at 16 * (r % 32) + 4 * (r // 32).
     words = each.unflatten(0, (-1, 4, high // 4)).permute(0, 3, 2, 1)
-    return words.unsqueeze(-1).expand(*words.shape, wide).flatten().view(blocks.dtype)
+    found: Tensor = words.unsqueeze(-1).expand(*words.shape, wide).flatten()
+    return found.view(blocks.dtype)
