@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foreign import CUDA, PAGE, RIGHT
+from foreign import CUDA, PAGE, RIGHT, put
 from sites import ROOT
 
 from triton_ext.emulator.errors import EmulationError, UndefinedBehaviour
@@ -318,13 +318,13 @@ def row_of(program: Program, folder: Path, made: Path) -> dict[str, Any]:
     return row
 
 
-def _cut(verdict: str) -> str:
+def cut(verdict: str) -> str:
     """A fault without the places that its message names."""
     place = r" 0x[0-9a-f]+( \(.*?\))?| at /\S+|; there lies .*?(?=; |$)| by warp.*?(?=[,;:]|$)"
     return re.sub(place, "", verdict)
 
 
-def _words(verdicts: dict[str, str]) -> str:
+def words(verdicts: dict[str, str]) -> str:
     """What a table says of the verdicts under each schedule."""
     wrong = {schedule: each for schedule, each in verdicts.items() if each != RIGHT}
     if not wrong:
@@ -374,17 +374,17 @@ def part(rows: Iterable[tuple[Program, dict[str, Any]]], missing: Iterable[Progr
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for program, row in rows:
-        verdict = _words(row["hardware"]) + (", theirs" if row.get("mended") else "")
+        verdict = words(row["hardware"]) + (", theirs" if row.get("mended") else "")
         lines.append(
             f"| {program.project.name} | {program.project.commit[:8]} | {program.kernel} |"
             f" sm_{program.arch} | {program.sizes.replace(' ', ' x ')} | {verdict} |"
-            f" {row['all']} | {', '.join(row['undefined'])} | {_words(row['strict'])} |"
+            f" {row['all']} | {', '.join(row['undefined'])} | {words(row['strict'])} |"
             f" {row['seconds']} |"
         )
     lines += ["", "| kernel | what it ends in | mended by |", "| --- | --- | --- |"]
     for program, row in rows:
         if row.get("mended"):
-            said = sorted({_cut(each) for each in row["hardware"].values() if each != RIGHT})
+            said = sorted({cut(each) for each in row["hardware"].values() if each != RIGHT})
             changes = [" ".join(f"`{new}` for `{old}`".split()) for old, new in program.mended]
             lines.append(f"| {program.kernel} | {'; '.join(said)} | {', '.join(changes)} |")
     return "\n".join([*lines, ""])
@@ -414,11 +414,10 @@ def main() -> int:
         right &= is_as_it_should(row)
         print(program.project.name, program.kernel, row, flush=True)
     if arguments.write:
-        before = PAGE.read_text(encoding="utf-8").partition(f"\n{CUDA}\n")[0]
         results = [(each, made / f"{each.name}.json") for each in PROGRAMS]
         kept = [(each, json.loads(file.read_text())) for each, file in results if file.exists()]
         missing = [each for each, file in results if not file.exists()]
-        PAGE.write_text(f"{before}\n{part(kept, missing)}", encoding="utf-8")
+        put(CUDA, part(kept, missing))
     return int(not right)
 
 
