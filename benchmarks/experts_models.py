@@ -7,17 +7,24 @@
 transformers multiplies by ``grouped_mm``; "fp8" a dense Qwen3 (hidden 4096, 12288) whose linear
 layers are transformers' `FP8Linear`, with scales of 128x128, multiplied by
 ``torch.nn.functional.scaled_mm``. Sides: "torch"; "drop_in", the same within `drop_in`; "gated",
-with the first products of the experts and their swiglu in one launch, too.
+with the first products of the experts and their swiglu in one launch, too; "rows", with the tokens
+read and stored where they are (`benchmarks.row_order`).
 
 A prompt of 4 x 1024 tokens, and steps of decoding for 16 sequences, each as a CUDA graph, replayed
 in turn; "eager" is a step without a graph. "same" is the part of 16 x 32 tokens, decoded greedily,
 that are the same as torch's before the first difference in a sequence; "logits" how far the
 prompt's logits are from torch's, over the norm of these.
+
+All that is decoded after a near tie may differ, so that "same" says little of how good tokens are.
+"agree" does: the part of the prompt's places whose most probable token is that of a reference, the
+same model in fp32 by torch; torch's own part stands beside it. "clear" is the same of those places
+where the reference's best token leads by more than `CLEAR`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import statistics
 from collections.abc import Callable, Iterator
@@ -30,9 +37,12 @@ import triton_ext
 from benchmarks import harness
 from benchmarks.experts import error_of
 from benchmarks.harness import Row, Table
+from benchmarks.row_order import in_three_launches, routed
 from triton_ext.ops.replay import graph_of, replayed_seconds, warm_up
 
 PROMPT = (4, 1024)
+CLEAR = 0.1
+"""By how much a token leads that rounding should not change, in deviations of a place's logits."""
 SEQUENCES, STEPS, ROOM = 16, 32, 128
 """How many sequences are decoded, for how many tokens, and the tokens that the cache holds."""
 
@@ -56,7 +66,7 @@ class Side(NamedTuple):
 SIDES = {
     "moe": {
         "torch": Side("grouped_mm", False), "drop_in": Side("grouped_mm", True),
-        "gated": Side("triton_ext", True),
+        "gated": Side("triton_ext", True), "rows": Side("triton_ext_rows", True),
     },
     "fp8": {"torch": Side(None, False), "drop_in": Side(None, True)},
 }  # fmt: skip
@@ -82,6 +92,12 @@ def experts(self: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
     return back.view(tokens, each, -1).sum(1)
 
 
+def experts_in_order(self: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    """The same without a permuted copy."""
+    gate_up, down = self.gate_up_proj.mT, self.down_proj.mT
+    return in_three_launches(routed(x, gate_up, down, chosen, weights))
+
+
 def scaled_linear(
     x: Tensor, weight: Tensor, scales: Tensor, block_size: Any = None, bias: Tensor | None = None,
     *others: Any, **more: Any,
@@ -104,6 +120,7 @@ def moe(layers: int, size: int = 2048) -> Any:
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register("triton_ext", experts)
+    ALL_EXPERTS_FUNCTIONS.register("triton_ext_rows", experts_in_order)
     config = Qwen3MoeConfig(
         vocab_size=16 * size, hidden_size=size, intermediate_size=3 * size,
         moe_intermediate_size=3 * size // 8, num_hidden_layers=layers,
@@ -184,6 +201,41 @@ def same(found: Tensor, expected: Tensor) -> float:
     return float((found == expected).long().cumprod(1).double().mean())
 
 
+def agreement(logits: Tensor, reference: Tensor) -> tuple[float, float]:
+    """Of the places (..., tokens) of a text, the part with the reference's most probable token: of
+    all places, and of those where it leads by more than `CLEAR` times what logits there deviate by.
+    """
+    same_token = logits.argmax(-1) == reference.argmax(-1)
+    first, second = reference.topk(2).values.unbind(-1)
+    clear = first - second > CLEAR * reference.std(-1)
+    return float(same_token.double().mean()), float(same_token[clear].double().mean())
+
+
+def in_fp32(model: Any) -> Any:
+    """A copy of a model in fp32, its layers in fp8 with the values that their weights have."""
+    found = copy.deepcopy(model)
+    for name, module in list(found.named_modules()):
+        scales = getattr(module, "weight_scale_inv", None)
+        if scales is not None:
+            rows, columns = module.weight.shape
+            linear = torch.nn.Linear(columns, rows, module.bias is not None, device=scales.device)
+            each = scales.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :columns]
+            linear.weight.data = module.weight.float() * each
+            if module.bias is not None:
+                linear.bias.data = module.bias.data
+            found.set_submodule(name, linear)
+    return found.float()
+
+
+def _reference(model: Any, prompt: Tensor) -> Tensor:
+    """The logits after a prompt by torch's own products, in fp32."""
+    exact = in_fp32(model)
+    if hasattr(exact.config, "num_experts"):
+        exact.set_experts_implementation("eager")
+    logits: Tensor = exact(input_ids=prompt, use_cache=False).logits
+    return logits
+
+
 def _seconds(launch: Callable[[], Any], rounds: int) -> float:
     """The median time of a call, with the host's."""
     found: list[float] = []
@@ -245,11 +297,13 @@ def _model_rows(name: str, layers: int, rounds: int, compiled: bool) -> Iterator
         found = replayed_seconds(each, rounds)
         times[kind] = {title: statistics.median(seconds) for title, seconds in found.items()}
     times["eager"] = eager
+    reference = _reference(model, prompt)
     for title in SIDES[name]:
         row: Row = {
             "model": name, "side": title, "layers": layers, "compiled": compiled,
             "same": same(tokens[title], tokens["torch"]),
             "logits": error_of(logits[title], logits["torch"].double()),
+            **dict(zip(("agree", "clear"), agreement(logits[title], reference), strict=True)),
         }  # fmt: skip
         for kind, each_side in times.items():
             row[kind] = each_side[title] * 1e3
@@ -270,6 +324,7 @@ TABLE = Table(
     ("ratio", ">7.3f", "prompt ratio"), ("step ms", ">9.3f", "step"),
     ("ratio", ">7.3f", "step ratio"), ("eager ms", ">10.3f", "eager"),
     ("ratio", ">7.3f", "eager ratio"), ("same", ">7.3f", "same"), ("logits", ">9.1e", "logits"),
+    ("agree", ">8.4f", "agree"), ("clear", ">8.4f", "clear"),
 )  # fmt: skip
 
 

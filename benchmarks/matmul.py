@@ -1,7 +1,7 @@
 """The matmul kernels beside PyTorch's (cuBLAS), interleaved in one run on one Hopper GPU.
 
-    python -m benchmarks.matmul [--json FILE] [--rounds N] [--only NAME] [--best]
-    python -m benchmarks.matmul --random SEED [--number N] [--classes NAME...] [--fixed] [--best]
+    python -m benchmarks.matmul [--json FILE] [--rounds N] [--only NAME] [--best] [--measured]
+    python -m benchmarks.matmul --random SEED [--number N] [--classes NAME...] [--fixed] ...
 
 The problems are a table of chosen ones, or drawn from classes that a seed alone decides
 (`benchmarks.problems.DRAWN`).
@@ -15,7 +15,9 @@ meanwhile, or of the memory bandwidth (memory clock x bus width), whichever bind
 is what `triton_ext.matmul` launches: `choose_config` and `launch_plan`.
 
 PyTorch launches the first algorithm that cuBLASLt's heuristic names. With --best the first 24 are
-timed, and the fastest three take part in the rounds, the best of which is a second baseline.
+timed, and the fastest three take part in the rounds, the best of which is a second baseline. With
+--measured a further side is what `triton_ext.measured_kernels` finds at a first call, which may be
+torch's own; its ratio is to torch's, too. Its four candidates are compiled for each problem.
 """
 
 from __future__ import annotations
@@ -58,8 +60,11 @@ from triton_ext.kernels.launch import (
     launch_plan,
 )
 from triton_ext.kernels.spec import KernelSpec
+from triton_ext.ops.call import Call
+from triton_ext.ops.device import require_gpu
 from triton_ext.ops.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from triton_ext.ops.rule import fixed_kernels
+from triton_ext.ops.tuning import FEW, device_seconds, tune
 
 FLOPS_PER_CLOCK = {2: 4096, 1: 8192}
 """Operations of an SM's tensor cores in a clock cycle, by the bytes of an element."""
@@ -190,9 +195,23 @@ def fastest_of_cublas(
     return {name: launches[name] for name in sorted(seconds, key=seconds.__getitem__)[:FINALISTS]}
 
 
-def measure(problem: Problem, rounds: int, state: GpuState, library: CublasLt | None) -> Row:
+def measured_launches(
+    problem: Problem, sets: Sequence[Operands], torchs: Callable[[int], None]
+) -> tuple[str, Callable[[int], None]]:
+    """What `measured_kernels` finds for the first operands, and its name; nothing is kept of it."""
+    a, b, c = sets[0]
+    call = Call(a, b, out_dtype=c.dtype)
+    found = tune(require_gpu(a.device), call, FEW, False, device_seconds)
+    if found.torch_is_faster:
+        return "torch", torchs
+    return str(found.config), kernel_launches(problem, found.config, sets)
+
+
+def measure(
+    problem: Problem, rounds: int, state: GpuState, library: CublasLt | None, measured: bool = False
+) -> Row:
     """One row: medians, ratio, the fraction of the limit, and the error; with a `library` the best
-    of its algorithms, too.
+    of its algorithms, too, and what is `measured` at a first call.
     """
     sets = input_sets(problem)
     gpu = torch.cuda.get_device_properties()
@@ -212,15 +231,19 @@ def measure(problem: Problem, rounds: int, state: GpuState, library: CublasLt | 
     estimate = 2e-6 + max(problem.flops / 700e12, problem.bytes / 2.8e12)
     if library is not None:
         sides |= fastest_of_cublas(problem, sets, estimate, library)
+    added: dict[str, Any] = {}
+    if measured and whole and not problem.promoted:
+        added["measured"], sides["measured"] = measured_launches(problem, sets, sides["torch"])
     watch = Watch(state)
     seconds = median_seconds(sides, estimate, len(sets), rounds, watch, shortest=SHORTEST_SECONDS)
     cublas = {name: seconds.pop(name) for name in [*seconds] if name.startswith("cublas")}
-    best = {}
+    if added:
+        added["ratio_of_measured"] = seconds["torch"] / seconds["measured"]
     if library is not None:
         # torch's own launch is the first of the list, by another call.
         name = min(cublas, key=cublas.__getitem__)
         least = min(cublas[name], seconds["torch"])
-        best = {
+        added |= {
             "best_us": least * 1e6,
             "best": name if least == cublas[name] else "torch",
             "ratio_to_best": least / seconds["triton_ext"],
@@ -235,7 +258,7 @@ def measure(problem: Problem, rounds: int, state: GpuState, library: CublasLt | 
         **{f"{name}_us": value * 1e6 for name, value in seconds.items()},
         **{f"{name}_tflops": problem.flops / value / 1e12 for name, value in seconds.items()},
         "ratio": seconds["torch"] / seconds["triton_ext"],
-        **best,
+        **added,
         "limit": shortest / seconds["triton_ext"],
         "limited_by": "tensor cores" if problem.flops / peak == shortest else "memory",
         "clock_mhz": watch.clock_mhz,
@@ -304,6 +327,7 @@ TABLE = Table(
     ("torch TFLOP/s", ">14.0f", "torch_tflops"),
     ("ratio", ">7.3f", "ratio"),
     ("to best", ">8.3f", "ratio_to_best"),
+    ("measured", ">9.3f", "ratio_of_measured"),
     ("limit", ">7.2f", "limit"),
     ("MHz", ">6.0f", "clock_mhz"),
     ("W", ">5.0f", "power_watts"),
@@ -360,6 +384,7 @@ def main() -> None:
         "--fixed", action="store_true", help="choose among the fixed set of kernels alone"
     )
     parser.add_argument("--best", action="store_true", help="time cuBLASLt's other algorithms, too")
+    parser.add_argument("--measured", action="store_true", help="and what a first call measures")
     arguments = parser.parse_args()
     fixed_kernels(arguments.fixed)
     listed = problems()
@@ -374,18 +399,24 @@ def main() -> None:
     torch.manual_seed(0)
     state = GpuState()
     library = CublasLt() if arguments.best else None
-    rows = (measure(problem, arguments.rounds, state, library) for problem in chosen)
+    rows = (
+        measure(problem, arguments.rounds, state, library, arguments.measured) for problem in chosen
+    )
     command = "matmul"
     if arguments.random is not None:
         command += f" --random {arguments.random} --number {arguments.number}"
     if arguments.classes:
         command += f" --classes {shlex.join(arguments.classes)}"
     command += " --fixed" * arguments.fixed + " --best" * arguments.best
+    command += " --measured" * arguments.measured
     found = harness.report(command, rows, TABLE, arguments.json)
     print_summary(found)
     if arguments.best:
         print("of the best of cuBLASLt's algorithms:")
         print_summary(found, "ratio_to_best")
+    if arguments.measured:
+        print("what a first call measures, of torch:")
+        print_summary([row for row in found if "measured" in row], "ratio_of_measured")
 
 
 if __name__ == "__main__":

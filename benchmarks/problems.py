@@ -244,6 +244,16 @@ def _odd(draw: random.Random) -> Problem:
     return Problem(between(draw, 1, 8192), n, k, b_major=b_major, drawn_from="off 8")
 
 
+def _few_tiles(draw: random.Random) -> Problem:
+    """At most 32 tiles of 128x128, and a K that is worth dividing among the other SMs."""
+    a_major, b_major = draw.choice(MAJORS), draw.choice(MAJORS)
+    m = between(draw, 1, 1024, 8 if a_major == "MN" else 1)
+    n = between(draw, 64, 128 * (32 // -(-m // 128)), 8)
+    k = between(draw, 4096, 36864, 8)
+    kind = draw.choice(("bf16", "fp16"))
+    return Problem(m, n, k, kind, a_major, b_major, drawn_from="few tiles")
+
+
 def _fp8(draw: random.Random) -> Problem:
     n, k = draw.choice(((4608, 3584), (5120, 5120), (7168, 2048), (24576, 1536)))
     return Problem(between(draw, 16, 8192), n, k, "e4m3", drawn_from="e4m3")
@@ -283,6 +293,7 @@ DRAWN: Mapping[str, tuple[int, Callable[[random.Random], Problem]]] = {
     "round": (0, _round),
     "families": (0, _family),
     "off 8": (0, _odd),
+    "few tiles": (0, _few_tiles),
     "e4m3 promoted": (0, _promoted(_fp8, "e4m3 promoted")),
     "e4m3 random": (0, _any_fp8),
     "e4m3 random promoted": (0, _promoted(_any_fp8, "e4m3 random promoted")),
@@ -297,7 +308,8 @@ of weights (both operands MN-major), and Llama's head of 128256 columns. *e4m3*:
 fp8, or as *random*, K-major; *promoted*: without ``use_fast_accum``. *round*: M, N and K are 1, 3,
 5 or 7 times a power of two, from 256 to 16384, B of either major-ness. *families*: projections of
 `FAMILIES`, 1 to 8192 tokens, and the gradients of their inputs and weights. *off 8*:
-N or K is no multiple of 8.
+N or K is no multiple of 8. *few tiles*: 32 tiles of 128x128 or fewer, K from 4096 to 36864, every
+major-ness; kernels may be tuned on seeds below 1000, results are of others, each used once.
 """
 
 

@@ -98,10 +98,28 @@ def test_summary_counts_every_row_twice(found):
         assert line["far_below"] == len([ratio for ratio in own if ratio < LOWEST])
 
 
+def test_the_side_of_measured_kernels_is_torchs_own_where_that_is_faster(monkeypatch):
+    problem, made = Problem(64, 64, 4096), []
+    sets = [(torch.empty(64, 4096).bfloat16(), torch.empty(4096, 64).bfloat16(),
+             torch.empty(64, 64).bfloat16())]  # fmt: skip
+    monkeypatch.setattr(matmul, "require_gpu", lambda device: "gpu")
+    monkeypatch.setattr(
+        matmul, "kernel_launches", lambda problem, config, sets: made.append(config) or "ours"
+    )
+    for is_left in (True, False):
+        found = SimpleNamespace(torch_is_faster=is_left, config="a configuration")
+        monkeypatch.setattr(matmul, "tune", lambda *given, found=found: found)
+        name, launch = matmul.measured_launches(problem, sets, "torch's")
+        assert (name, launch) == (("torch", "torch's") if is_left else (found.config, "ours"))
+    assert made == ["a configuration"]
+
+
 FP8 = ("e4m3 promoted", "e4m3 random", "e4m3 random promoted")
 
 
-@given(st.integers(0, 2**32), st.sampled_from([(), ("round",), ("LoRA", "e4m3"), FP8]))
+@given(
+    st.integers(0, 2**32), st.sampled_from([(), ("round",), ("LoRA", "e4m3"), ("few tiles",), FP8])
+)
 def test_problems_are_drawn_by_their_seed(seed, classes):
     drawn = drawn_problems(seed, 40, classes)
     assert drawn == drawn_problems(seed, 40, classes) != drawn_problems(seed + 1, 40, classes)
@@ -113,6 +131,9 @@ def test_problems_are_drawn_by_their_seed(seed, classes):
         assert problem_of(problem.row) == problem == problem_of({"problem": str(problem)})
         if name == "round":
             assert all(each // (each & -each) < 8 for each in (problem.m, problem.n, problem.k))
+        if name == "few tiles":
+            assert -(-problem.m // 128) * -(-problem.n // 128) <= 32
+            assert problem.k >= 4096
         contiguous = [problem.k if problem.a_major == "K" else problem.m,
                       problem.k if problem.b_major == "K" else problem.n, problem.n]  # fmt: skip
         assert all(size % 8 == 0 for size in contiguous)  # what TMA reads without a copy

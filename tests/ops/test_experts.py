@@ -100,6 +100,43 @@ def test_any_size_and_memory(arch, m, n, k, together, memory, seed):
     assert torch.equal(made.double(), a_values @ b_values.t() + bias.double())
 
 
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@pytest.mark.parametrize(("m", "n", "k"), [(40, 136, 300), (300, 264, 64)])
+@pytest.mark.parametrize("together", [(1, 128), (128, 1), (1, 1)])
+def test_scales_that_are_powers_of_two(arch, m, n, k, together):
+    """On Blackwell the tensor cores apply them, or mixed types would not fit."""
+    generator = torch.Generator().manual_seed(m + k)
+    found = []
+    for rows, of in ((m, together[0]), (n, together[1])):
+        stored = integers(generator, rows, k, dtype=E4M3)
+        shape = -(-rows // of), -(-k // 128)
+        scales = 2.0 ** torch.randint(-3, 4, shape, generator=generator)
+        each = scales.repeat_interleave(of, 0)[:rows].repeat_interleave(128, 1)[:, :k]
+        found.append((stored, scales.to(torch.float8_e8m0fnu), stored.double() * each.double()))
+    (a, scale_a, a_values), (b, scale_b, b_values) = found
+    kinds = []
+
+    def launch(self, *given, **others):
+        kinds.append(self.config.product.element_type)
+        return prepared(self, *given, **others)
+
+    prepared = PreparedLaunch.__call__
+    with triton_ext.emulate(arch), mock.patch.object(PreparedLaunch, "__call__", launch):
+        made = triton_ext.scaled_mm(a, b.t(), scale_a, scale_b.t(), out_dtype=torch.float32)
+    assert kinds == ["mxfp8" if arch == "sm_100" else "e4m3"]
+    assert torch.equal(made.double(), a_values @ b_values.t())
+
+
+def test_powers_of_two_of_two_types_or_of_128_rows_twice():
+    a, b = torch.ones(130, 256).to(E4M3), torch.ones(72, 256).to(E5M2)
+    powers = torch.full((130, 2), 2.0).to(torch.float8_e8m0fnu)
+    with triton_ext.emulate("sm_100"):
+        made = triton_ext.scaled_mm(a, b.t(), powers, powers[:1].t())
+        assert torch.equal(made, torch.full((130, 72), 1024.0).bfloat16())
+        with pytest.raises(LayoutError, match=r"scale_b\.shape"):
+            triton_ext.scaled_mm(a, a.t(), powers[:2], powers[:2].t())
+
+
 def test_scales_that_do_not_fit():
     a, b = torch.zeros(130, 256).to(E4M3), torch.zeros(72, 256).to(E4M3)
     good, of_rows = torch.ones(1, 2), torch.ones(130, 2)

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import triton_ext  # noqa: E402
+from triton_ext.kernels.choice.candidates import is_new  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_binaries")
 
@@ -85,6 +86,50 @@ def test_scaled_products(candidates):
         expected = (a.float() * each[0]) @ (b.float().t() * each[1])
         torch.testing.assert_close(found.float(), expected, atol=0.05, rtol=0.02)
     assert candidates == [["_scaled_mm", "triton_ext_scaled_mm"]] * 4
+
+
+@pytest.mark.skipif(not is_new(), reason="needs Triton 3.9")
+@pytest.mark.parametrize("columns", [64, 36])
+def test_products_of_groups(candidates, columns):
+    """Where the library would pad rows of the output, the product is left to it."""
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randint(-3, 4, (40, 32), generator=generator).bfloat16()
+    b = torch.randint(-3, 4, (3, columns, 32), generator=generator).bfloat16()
+    offs = torch.tensor([10, 10, 40]).int()
+
+    def made(a, b, offs):
+        return torch._grouped_mm(a, b.mT, offs)
+
+    with triton_ext.emulate("sm_90") as gpu:
+        before = gpu.launches
+        found = torch.compile(made)(a, b, offs)
+        launches = gpu.launches - before
+    ours = ["triton_ext_grouped_mm"] * (columns == 64)
+    assert candidates == [["_grouped_mm", *ours]]
+    assert launches == len(ours)
+    sums = torch.cat([a[:10].float() @ b[0].float().t(), a[10:].float() @ b[2].float().t()])
+    assert torch.equal(found, sums.bfloat16())
+
+
+@pytest.mark.skipif(not is_new(), reason="needs Triton 3.9")
+def test_scaled_products_of_groups(candidates):
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randint(-3, 4, (40, 32), generator=generator).to(torch.float8_e4m3fn)
+    b = torch.randint(-3, 4, (3, 64, 32), generator=generator).to(torch.float8_e4m3fn)
+    scale_a, scale_b = 2.0 ** torch.randint(-2, 3, (40,)), 2.0 ** torch.randint(-2, 3, (3, 64))
+    offs = torch.tensor([10, 10, 40]).int()
+
+    def made(a, b, *others):
+        return torch._scaled_grouped_mm(a, b.mT, *others, out_dtype=torch.bfloat16)
+
+    with triton_ext.emulate("sm_90") as gpu:
+        before = gpu.launches
+        found = torch.compile(made)(a, b, scale_a, scale_b, offs)
+        assert gpu.launches == before + 1
+    assert candidates == [["_scaled_grouped_mm", "triton_ext_scaled_grouped_mm"]]
+    wide_a, wide_b = a.float() * scale_a[:, None], b.float() * scale_b[..., None]
+    sums = torch.cat([wide_a[:10] @ wide_b[0].t(), wide_a[10:] @ wide_b[2].t()])
+    assert torch.equal(found, sums.bfloat16())
 
 
 def test_only_with_max_autotune_and_while_enabled(candidates):

@@ -41,6 +41,11 @@ KERNELS = {
     "DeepGEMM sm90_bf16_gemm, a pair of blocks": "128 128 768",
     "DeepGEMM sm100_bf16_gemm": "128 256 768",
     "DeepGEMM sm100_bf16_gemm, a pair of blocks": "256 256 768",
+    "DeepGEMM sm90_fp8_gemm": "64 128 768",
+    "DeepGEMM sm100_fp8_gemm": "128 128 768",
+    "ThunderKittens educational_b200/level_06": "512 512 512",
+    "ThunderKittens educational_b200/level_08": "512 512 512",
+    "fast.cu matmul_4": "128 128 384",
     "cutlass wgmma_tma_sm90": "256 128 384",
     "fast.cu matmul_5": "128 256 768",
 }

@@ -232,6 +232,11 @@ def has_kernels(call: Call) -> bool:
     return _has_kernels(a.dtype, b.dtype, call.out_dtype, a.device, b.device, scales)
 
 
+def by_tensor_cores(a: Tensor, b: Tensor, scales: torch.dtype) -> bool:
+    """Whether the tensor cores of two operands' device apply scales of that type to them."""
+    return _has_kernels(a.dtype, b.dtype, None, a.device, b.device, scales)
+
+
 def _has_kernels(
     a: torch.dtype,
     b: torch.dtype,

@@ -14,6 +14,7 @@ from triton_ext.ops import registered
 from triton_ext.ops.call import Call, call_of, is_bare, wants_gradient
 from triton_ext.ops.checks import (
     autocast,
+    by_tensor_cores,
     check_added,
     check_asked,
     check_dims,
@@ -37,7 +38,7 @@ from triton_ext.ops.epilogue import (
 from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangents
 from triton_ext.ops.gates import Gate
 from triton_ext.ops.products import product
-from triton_ext.ops.scales import blocks_of, have_blocks, same_shape
+from triton_ext.ops.scales import blocks_of, for_tensor_cores, have_blocks, same_shape
 from triton_ext.ops.shapes import canonical
 from triton_ext.ops.types import SCALE_LENGTHS, bias_type
 
@@ -332,6 +333,9 @@ def scaled_mm(
     ceil(K / 128)) for a, (ceil(K / 128), N) or (ceil(K / 128), ceil(N / 128)) for b, but not of 128
     for both. Each sum of 128 products is multiplied with both scales in fp32, and added in fp32.
     They are read where they lie if one of their dimensions is contiguous, which may be either.
+    Scales of such shapes may be ``float8_e8m0fnu``, too, which has powers of two alone: on
+    Blackwell the tensor cores apply them then, where a and b are of one type; torch writes them out
+    for each 32 elements, as these take them. Elsewhere they are made fp32.
 
     Args:
         a: (M, K), fp8 (e4m3 or e5m2), int8, fp16 or bf16; (M, K / 2) of ``float4_e2m1fn_x2``.
@@ -357,6 +361,8 @@ def scaled_mm(
     if (blocks_a is None) != (blocks_b is None):  # with K up to 128 as long as a row's
         blocks_a, whole_a = _as_blocks(blocks_a, whole_a)
         blocks_b, whole_b = _as_blocks(blocks_b, whole_b)
+    if _are_powers_of_two(a, b, blocks_a, blocks_b):
+        blocks_a, blocks_b = _applied_powers(a, b, blocks_a, blocks_b)
     check_kind("use_fast_accum", use_fast_accum, bool)
     epilogue_of(activation=activation)  # raises
     scales = whole_a, whole_b, blocks_a, blocks_b
@@ -446,6 +452,26 @@ def _are_blocks_of_one(scale_a: Any, scale_b: Any, m: int, n: int, k: int) -> bo
         return False
     of_rows = all(scale.numel() in (1, size) for scale, size in ((scale_a, m), (scale_b, n)))
     return not of_rows and have_blocks(scale_a, m, k) and have_blocks(scale_b.t(), n, k)
+
+
+def _are_powers_of_two(a: Any, b: Any, blocks_a: Any, blocks_b: Any) -> bool:
+    """Whether scales, of which nothing is known, are exponents, each of 128 elements along K."""
+    given = a, b, blocks_a, blocks_b
+    return (
+        all(isinstance(each, Tensor) and each.dim() == 2 for each in given)
+        and blocks_a.dtype == blocks_b.dtype == torch.float8_e8m0fnu
+        and have_blocks(blocks_a, a.shape[0], a.shape[1])
+        and have_blocks(blocks_b.t(), b.shape[1], b.shape[0])
+    )
+
+
+def _applied_powers(a: Tensor, b: Tensor, blocks_a: Any, blocks_b: Any) -> tuple[Tensor, Tensor]:
+    """Scales of which `_are_powers_of_two` holds, as kernels of the operands' device take them."""
+    m, n = a.shape[0], b.shape[1]
+    of_rows = blocks_a.shape[0] == m or blocks_b.shape[1] == n  # what is not, kernels refuse
+    if of_rows and by_tensor_cores(a, b, blocks_a.dtype):
+        return for_tensor_cores(blocks_a, m), for_tensor_cores(blocks_b.t(), n)
+    return blocks_a.float(), blocks_b.float()
 
 
 def _check_fp32_blocks(

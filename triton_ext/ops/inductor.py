@@ -1,8 +1,8 @@
 """This project's kernels among the candidates of ``torch.compile(mode="max-autotune")``.
 
-PyTorch's Inductor measures candidates for each ``mm``, ``addmm``, ``bmm`` and ``_scaled_mm`` of a
-graph: the library, its own Triton templates, and from `enable` on these kernels. It takes the
-fastest, so ours are chosen where they win.
+PyTorch's Inductor measures candidates for each ``mm``, ``addmm``, ``bmm``, ``_scaled_mm``,
+``_grouped_mm`` and ``_scaled_grouped_mm`` of a graph: the library, its own Triton templates, and
+from `enable` on these kernels. It takes the fastest, so ours are chosen where they win.
 
 The candidate for ``mm`` is Inductor's own setting ``external_matmul``. For the others there is
 none; they are put beside the library's candidate, with its inputs and output, by
@@ -12,6 +12,7 @@ none; they are put beside the library's candidate, with its inputs and output, b
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +22,13 @@ import torch
 from torch import Tensor
 from torch._inductor import config
 from torch._inductor.kernel.mm import lazy_register_extern_choice
-from torch._inductor.select_algorithm import add_preprocessing_fn, get_algorithm_selector_cache
+from torch._inductor.select_algorithm import (
+    ExternKernelChoice,
+    add_preprocessing_fn,
+    get_algorithm_selector_cache,
+)
 
+from triton_ext.kernels.choice.candidates import is_new
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import active_emulator, find_gpu
 from triton_ext.ops.epilogue import Epilogue
@@ -68,14 +74,36 @@ def triton_ext_scaled_mm(
     return product(Call(a, b, epilogue, out.dtype, out))
 
 
+def triton_ext_grouped_mm(*operands: Any, **options: Any) -> Tensor:
+    made = PRODUCTS["_grouped_mm"](*operands, **options)
+    return torch._grouped_mm(*operands, **options) if made is None else made
+
+
+def triton_ext_scaled_grouped_mm(*operands: Any, **options: Any) -> Tensor:
+    made = PRODUCTS["_scaled_grouped_mm"](*operands, **options)
+    return torch._scaled_grouped_mm(*operands, **options) if made is None else made
+
+
 _MM: Any = triton_ext_mm  # Inductor calls it with out=, which the type of its setting does not say
 _OURS = {
     "addmm": triton_ext_addmm,
     "bmm": triton_ext_bmm,
     "_scaled_mm": triton_ext_scaled_mm,
+    "_grouped_mm": triton_ext_grouped_mm,
+    "_scaled_grouped_mm": triton_ext_scaled_grouped_mm,
 }
 """By the name of the library's candidate."""
+_GROUPED = ("_grouped_mm", "_scaled_grouped_mm")
+"""Those that make memory for their output, as the library's do."""
 _NAMES = frozenset(ours.__name__ for ours in (triton_ext_mm, *_OURS.values()))
+
+
+@functools.cache
+def _choice(name: str) -> Any:
+    """Our candidate beside the library's of that name."""
+    if name in _GROUPED:
+        return ExternKernelChoice(_OURS[name], has_out_variant=False)
+    return lazy_register_extern_choice(_OURS[name])
 
 
 def _with_ours(choices: list[Any]) -> list[Any]:
@@ -84,8 +112,8 @@ def _with_ours(choices: list[Any]) -> list[Any]:
     library = next((each for each in choices if each.name in _OURS), None)
     if library is None or not _suits(library):
         return choices
-    ours = lazy_register_extern_choice(_OURS[library.name])
-    return [*choices, ours.bind(library.input_nodes, library.layout, **library.kwargs)]
+    ours = _choice(library.name).bind(library.input_nodes, library.layout, **library.kwargs)
+    return [*choices, ours]
 
 
 def _suits(choice: Any) -> bool:
@@ -98,6 +126,8 @@ def _suits(choice: Any) -> bool:
     if isinstance(find_gpu(device), str):
         return False
     nodes, out = choice.input_nodes, choice.layout
+    if choice.name in _GROUPED:
+        return _suits_groups(choice)
     if choice.name != "_scaled_mm":
         return all(node.get_dtype() in HALF_TYPES for node in nodes) and out.dtype in HALF_TYPES
     a, b, *scales = nodes
@@ -113,17 +143,35 @@ def _suits(choice: Any) -> bool:
     )
 
 
+def _suits_groups(choice: Any) -> bool:
+    """Whether types and sizes of products of groups suit the kernels, whose rows are not padded."""
+    (a, b, *scales), out = choice.input_nodes, choice.layout
+    operands, legal = {a.get_dtype(), b.get_dtype()}, HALF_TYPES
+    if choice.name == "_scaled_grouped_mm":
+        legal, scales = FP8_TYPES, scales[:2]
+        if any(each.get_dtype() != torch.float32 for each in scales):
+            return False
+    return (
+        operands <= legal
+        and out.dtype in WIDE_TYPES
+        and tuple(out.stride[-2:]) == (out.size[-1], 1)
+        and (is_new() or len(choice.input_nodes) == 2)
+    )
+
+
 def enable() -> None:
     """Offer this project's kernels to what is compiled with max-autotune from now on.
 
-    For fp16 and bf16 ``mm``, ``addmm`` and ``bmm``, and ``_scaled_mm`` of fp8 (before Triton 3.9
-    of one type, with ``use_fast_accum``, alone). A graph that was compiled before stays as it is. A
-    process that loads a graph from Inductor's cache must have called this, too.
+    For fp16 and bf16 ``mm``, ``addmm``, ``bmm`` and ``_grouped_mm``, and ``_scaled_mm`` and
+    ``_scaled_grouped_mm`` of fp8 (before Triton 3.9 ``_scaled_mm`` of one type, with
+    ``use_fast_accum``, and of those of groups batches alone). A graph that was compiled before
+    stays as it is. A process that loads a graph from Inductor's cache must have called this, too.
     """
     if _MM in config.external_matmul:
         return
-    for ours in (triton_ext_mm, *_OURS.values()):
-        lazy_register_extern_choice(ours)  # graphs in Inductor's cache ask for it by name
+    lazy_register_extern_choice(triton_ext_mm)
+    for name in _OURS:  # graphs in Inductor's cache ask for it by name
+        _choice(name)
     config.external_matmul = [*config.external_matmul, _MM]
     add_preprocessing_fn(_with_ours)
 

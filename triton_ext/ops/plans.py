@@ -170,7 +170,7 @@ class ProductPlan:
 
 
 lock = threading.Lock()
-"""Of the plans, and of what is kept because of them."""
+"""The lock of the plans, and of what is kept because of them."""
 depending: list[dict[Any, Any]] = []
 """What is forgotten with the plans."""
 _plans: dict[Signature, ProductPlan] = {}

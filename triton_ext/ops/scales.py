@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from triton_ext.kernels.element_types import FP32_SCALE_BLOCK, Major
+from triton_ext.kernels.element_types import FP32_SCALE_BLOCK, SCALE_BLOCK, Major
 from triton_ext.ops.operands import TMA_ALIGNMENT
 
 
@@ -67,3 +68,24 @@ def have_blocks(blocks: Tensor, rows: int, k: int) -> bool:
     """Whether (rows or blocks of rows, along K) are the scales of an operand (rows, K)."""
     many, along = blocks.shape[-2:]
     return (many == rows or many == blocks_of(rows)) and along == blocks_of(k)
+
+
+def for_tensor_cores(blocks: Tensor, rows: int) -> Tensor:
+    """Scales of 128 elements along K, of one byte, as the tensor cores take them: for each 32 of
+    these the same, and in blocks of `SCALE_BLOCK`, which are padded.
+
+    Args:
+        blocks: (rows or blocks of rows, along K).
+        rows: those of the operand.
+    """
+    high, wide = SCALE_BLOCK
+    each = blocks.view(torch.uint8)
+    if len(each) != rows:
+        each = each.repeat_interleave(FP32_SCALE_BLOCK, 0)
+    padding = -(-rows // high) * high - len(each)
+    if padding > 0:
+        each = torch.nn.functional.pad(each, (0, 0, 0, padding))
+    # Of row r, the scales of 4 blocks of 32 lie at 16 * (r % 32) + 4 * (r // 32).
+    words = each.unflatten(0, (-1, 4, high // 4)).permute(0, 3, 2, 1)
+    found: Tensor = words.unsqueeze(-1).expand(*words.shape, wide).flatten()
+    return found.view(blocks.dtype)

@@ -248,8 +248,7 @@ def device_seconds(
     runs: Sequence[Callable[[int], None]], sets: int, estimate: float
 ) -> list[float]:
     """What a stream of such launches sees: medians over rounds of CUDA graphs that are replayed in
-    turn, on a GPU that is kept busy. No host time is in them; a launch that divides K has a
-    workspace of its own, and its zeros are.
+    turn, on a GPU that is kept busy. No host time is in them.
     """
     count = launches_in_graph(estimate, sets)
     graphs = {str(i): graph_of(run, count) for i, run in enumerate(runs)}

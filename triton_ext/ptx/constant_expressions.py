@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.integers import MEANINGS, signed
 
-WARP_SZ = 32
-"""PTX ISA, "Integer Constants"."""
 _BITS = 64
 _MASK = (1 << _BITS) - 1
 _MAX_DEPTH = 64
@@ -225,7 +224,7 @@ class _Parser:
             raise _NoConstant
         token = self._tokens.pop()
         if token["warp"]:
-            return _Value(WARP_SZ)
+            return _Value(WARP_THREADS)
         if token["real"]:
             return _Value(real=self._real(token["real"]))
         number = literal(token["integer"])
