@@ -134,11 +134,12 @@ oracle: setup installed
 	$(RUN) tests/support/upstream_suites.py --suite gluon --path .tritons/3.8.0 $(UPSTREAM_ARGS)
 
 # The kernels of other projects, as their packages have them, on the emulated GPUs, with the passes on,
-# and CUDA C++ of other projects, which git fetches; `make test` skips them. It writes
+# and CUDA C++ of other projects, which git fetches, and JAX's; `make test` skips them. It writes
 # docs/reference/foreign.md. FOREIGN_ARGS="--projects vllm" for some.
 foreign: setup
 	$(BIN)/python tests/support/foreign.py --write $(FOREIGN_ARGS)
 	$(BIN)/python tests/support/foreign_cuda.py --write $(FOREIGN_ARGS)
+	$(BIN)/python tests/support/foreign_jax.py --write $(FOREIGN_ARGS)
 
 # The site in build/site, with search: guide, reference, commands and API. A link within it that leads
 # nowhere is an error. Before it, what is generated of docs/ (tests compare it with what is

@@ -44,7 +44,7 @@ def test_the_page_has_every_program_of_cuda():
     right = dict.fromkeys(SCHEDULES, RIGHT)
     fault = "SynchronizationFault: shared address 0x400 (a + 1) is read by warp 3; no barrier"
     late = {**right, "lazy": fault}
-    row = {"hardware": right, "strict": right, "undefined": [], "seconds": 1.0}
+    row = {"hardware": right, "strict": right, "all": "proven", "undefined": [], "seconds": 1.0}
     mended = next(each for each in PROGRAMS if each.mended)
     rows = [(PROGRAMS[0], row), (mended, {**row, "hardware": late, "strict": late, "mended": True})]
     made = part(rows, PROGRAMS[1:3])
@@ -52,6 +52,41 @@ def test_the_page_has_every_program_of_cuda():
     assert "1 of 2 kernels are right as published, 1 of them with `--strict`" in made
     assert "| SynchronizationFault (lazy), theirs |" in made
     assert "| SynchronizationFault: shared address is read; no barrier |" in made
+
+
+def test_the_page_has_every_kernel_of_jax():
+    from foreign import RIGHT
+    from foreign_jax import JAX, KERNELS, MENDED, SCHEDULES, part
+
+    written = (ROOT / "docs/reference/foreign.md").read_text(encoding="utf-8").partition(JAX)[2]
+    for arch, names in KERNELS.items():
+        for name in names:
+            assert f"| {name} | {arch} |" in written
+    right = dict.fromkeys(SCHEDULES, RIGHT)
+    row = {"hardware": right, "strict": right, "undefined": ["last-store"], "seconds": 2.5}
+    (name,) = MENDED
+    fault = {**right, "lazy": "SynchronizationFault: shared address 0x400 (a + 1) is written; late"}
+    broken = {**row, "hardware": fault, "strict": fault, "mended": True}
+    made = part([("sm_90", "softmax", row), ("sm_100", name, broken)])
+    assert "1 of 2 rows are right as published, 1 of them with `--strict`" in made
+    assert "1 stop at a fault of their own" in made
+    assert "| softmax | sm_90 | right | last-store | right | 2.5 |" in made
+    assert "| SynchronizationFault (lazy), theirs |" in made
+    assert "| SynchronizationFault: shared address is written; late | `thread_axis" in made
+
+
+JAX_PYTHON = ROOT / ".foreign/jax/bin/python"
+
+
+@pytest.mark.skipif(not JAX_PYTHON.exists(), reason="make foreign has not installed JAX")
+def test_jax_runs():
+    """A kernel of XLA's Triton and one of Mosaic GPU's: neither is edited."""
+    from foreign import RIGHT
+    from foreign_jax import run
+
+    names = ["softmax", "hopper_mixed_type_matmul"]
+    found = run(JAX_PYTHON, names, "sm_90", "eager", strict=True, mended=False)
+    assert [each[:2] for each in found] == [(name, RIGHT) for name in names]
 
 
 def test_the_page_has_every_kernel():

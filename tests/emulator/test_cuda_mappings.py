@@ -53,6 +53,18 @@ def test_files_of_the_gpu_are_seen(capfd):
     assert _run([sys.executable, "-c", asked], capfd)[:2] == (0, "[True, True, False]\n")
 
 
+def test_libraries_that_compile_within_the_program_do_not_start(capfd, monkeypatch):
+    """XLA's flags stay, with ours before them."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_theirs")
+    asked = (
+        "import ctypes, os; linker = ctypes.CDLL('libnvJitLink.so.13'); number = ctypes.c_uint();"
+        "print(linker.nvJitLinkVersion(ctypes.byref(number), ctypes.byref(number)));"
+        "print(os.environ['XLA_FLAGS'])"
+    )
+    expected = "6\n--xla_gpu_autotune_level=0 --xla_theirs\n"
+    assert _run([sys.executable, "-c", asked], capfd)[:2] == (0, expected)
+
+
 @pytest.mark.parametrize("given", [[], ["-lineinfo"], ["-g"]])
 def test_the_assembler_keeps_the_ptx(tmp_path, capfd, given):
     """A program of that name gets the option, once."""

@@ -92,14 +92,18 @@ def laid(matrix, layout, dtype):
     return np.ascontiguousarray(matrix if layout == "row" else matrix.T).astype(dtype).reshape(-1)
 
 
-def executed(shape, kind, total, layouts, **more):
+def emulated(ptx, name, grid, block, args):
+    run_ptx(ptx, kernel=name, grid=grid, block=block, args=args)
+
+
+def executed(shape, kind, total, layouts, launch=emulated, **more):
     a, b, c, expected = drawn(shape, kind, total)
     dtype = TYPES[kind][0]
     out = np.zeros(c.size, SUMS[total])
     dtypes = (dtype, dtype, SUMS[total])
     args = [laid(*each).view(np.uint8) for each in zip((a, b, c), layouts, dtypes, strict=False)]
     args.append(out.view(np.uint8))
-    run_ptx(product(shape, kind, total, layouts, **more), grid=1, block=32, args=args)
+    launch(product(shape, kind, total, layouts, **more), "k", 1, 32, args)
     found = out.reshape(c.shape if layouts[3] == "row" else c.T.shape)
     return found if layouts[3] == "row" else found.T, expected
 
@@ -108,6 +112,16 @@ def executed(shape, kind, total, layouts, **more):
 def test_products(form):
     for layouts in ORDERS:
         found, expected = executed(*form, layouts)
+        assert (found == expected).all(), layouts
+
+
+@pytest.mark.sm90
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(map(str, form)))
+def test_products_on_a_gpu(form):
+    from benchmarks.driver import run_on_gpu
+
+    for layouts in ORDERS:
+        found, expected = executed(*form, layouts, launch=run_on_gpu)
         assert (found == expected).all(), layouts
 
 

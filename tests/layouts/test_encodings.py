@@ -489,18 +489,22 @@ of one column; higher ranks, and a tile that is narrow only in each block of a c
 
 
 def test_swizzled_tiles_wrap_their_phase_within_the_row():
-    """By the definition: chunk c of row r is stored as chunk ``c ^ phase`` of as many as fit."""
+    """By the definition: chunk c of row r is stored as chunk ``c ^ phase`` of as many as fit; the
+    matrices of higher ranks follow each other."""
     for encoding, shape in NARROW_SWIZZLED:
-        if len(shape) != 2 or encoding.cga_layout:
+        if len(shape) == 1 or encoding.cga_layout:
             continue
-        fast, slow = encoding.order
+        fast, slow, *others = encoding.order
         width, vec = shape[fast], encoding.vec
         layout = encoding.to_linear_layout(shape)
         for offset in range(math.prod(shape)):
             row, column = divmod(offset, width)
+            rest, row = divmod(row, shape[slow])
             phase = row // encoding.per_phase % encoding.max_phase
             chunk = (column // vec ^ phase) % max(width // vec, 1)
             element = {f"dim{slow}": row, f"dim{fast}": chunk * vec + column % vec}
+            for dim in others:
+                rest, element[f"dim{dim}"] = divmod(rest, shape[dim])
             assert layout.apply(offset=offset) == element, (encoding, shape, offset)
 
 

@@ -13,6 +13,7 @@ from mutations import mutated, some
 
 from triton_ext import LayoutError, NVMMAShared, SharedLinear, SwizzledShared
 from triton_ext.cli import main
+from triton_ext.layouts.attributes import MAX_DEPTH, parse_value
 from triton_ext.layouts.dump import SCHEMA, LayoutDump, dump_encoding, from_json, to_json
 from triton_ext.layouts.schema import MAX_BYTES, check
 from triton_ext.render.grid import MAX_CELLS, draw_grid
@@ -141,6 +142,15 @@ def test_limits_of_the_command(arguments, message):
     assert finished.exit_code == 2, finished.output
     assert message in finished.output
     assert len(finished.output) < 1000
+
+
+def test_lists_as_deep_as_is_legal():
+    deep = parse_value("[" * MAX_DEPTH + "]" * MAX_DEPTH)
+    for _ in range(MAX_DEPTH - 1):
+        (deep,) = deep
+    assert deep == []
+    with pytest.raises(LayoutError, match=f"must nest at most {MAX_DEPTH} deep"):
+        parse_value("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1))
 
 
 def test_the_largest_grid():

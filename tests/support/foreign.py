@@ -244,6 +244,13 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
+def put(heading: str, text: str) -> None:
+    """Write a part of the page, from its heading to the next one."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(f"\n{heading}\n")
+    at = rest.find("\n## ")
+    PAGE.write_text(f"{before}\n{text}{rest[at:] if at >= 0 else ''}", encoding="utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--projects", nargs="*", help="packages; all by default")

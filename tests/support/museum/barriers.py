@@ -9,6 +9,7 @@ from museum.ptx import (
     BLOCK,
     CLUSTER,
     RANK,
+    SMEM,
     bulk_load,
     download,
     expect_bytes,
@@ -17,6 +18,7 @@ from museum.ptx import (
     launch,
     wait,
 )
+from triton_ext.emulator import run_ptx
 from triton_ext.emulator.errors import (
     BarrierFault,
     ConvergenceFault,
@@ -115,6 +117,22 @@ _waves = kernel(
     "out source", init(1), expect_bytes(2048), bulk_load(), wait("FIRST"), BLOCK,
     expect_bytes(2048), bulk_load(2048, 2048), wait("SECOND", 1), download("%mine+2048"),
 )  # fmt: skip
+_rounds = kernel(
+    "out source", init(1),
+    *(part for i in range(4)
+      for part in (expect_bytes(512), bulk_load(512, 512 * i), wait(f"ROUND{i}", i % 2), BLOCK)),
+    download("%mine"),
+)  # fmt: skip
+
+
+def _under_all(text: str, _: str) -> None:
+    """One run, and what it says of all schedules."""
+    out = np.zeros(512, np.uint32)
+    machine = run_ptx(text, args=[out, SOURCE], grid=1, block=128, dynamic_smem_bytes=SMEM,
+                      strict=True, schedules="all")  # fmt: skip
+    if machine.verdict.witness is not None:
+        raise machine.verdict.witness.fault
+    expect(out, np.tile(SOURCE[:128], 4))
 
 
 def _in_2064_bytes(text: str, schedule: str) -> None:
@@ -228,5 +246,19 @@ EXHIBITS = [
         "wave has an even number of phases. (A deadlock where the copy is quicker than the wait.)",
         _waves, instead(_waves, (wait("SECOND", 1), wait("SECOND", 0))), _copy,
         UninitializedRead, "nothing wrote it", "lazy",
+    ),
+    Exhibit(
+        "A warp that lags misses two phases",
+        (
+            "HazyResearch/ThunderKittens:kernels/gemm/educational_b200/level_06.cu",
+            "gau-nernst/learn-cuda:02e_matmul_sm100/matmul_v3.cu",
+        ),
+        "Not reported: the warps of a B200 keep close enough.",
+        "All warps wait for each tile; the thread that loads and multiplies waits for its own work "
+        "alone. A warp that is held back for two tiles waits for a parity that has come and gone, "
+        "and after the last tile for ever. Mended by a barrier in the loop. The three schedules "
+        'are silent; `schedules="all"` makes the schedule that hangs.',
+        _rounds, instead(_rounds, *((f"ROUND{i};\n{BLOCK}", f"ROUND{i};") for i in range(3))),
+        _under_all, Deadlock, "which is in phase 4",
     ),
 ]  # fmt: skip

@@ -36,7 +36,7 @@ from triton_ext.emulator.clients.schedules.verdict import (
 )
 from triton_ext.emulator.errors import EmulationError, LimitReached
 from triton_ext.emulator.schedule.machine import Limits, Machine
-from triton_ext.emulator.schedule.observers import combined
+from triton_ext.emulator.schedule.observers import Observer, combined
 from triton_ext.emulator.state.memory import Allocation, Bytes, GlobalMemory
 from triton_ext.hardware.architecture import WARP_THREADS
 
@@ -120,24 +120,23 @@ class _Question:
     def over(self) -> bool:
         return self.runs >= MOST_RUNS or time.monotonic() > self.deadline
 
+    def _again(self, schedule: Choosing | Guided, observer: Observer | None) -> Machine:
+        """The launch under another schedule, with the memory as it was before."""
+        first = self.machine
+        self.memory.restore()
+        first.launch.memory.released.clear()
+        self.runs += 1
+        limits = Limits(4 * first.steps + 100_000, first.limits.timeout)
+        return Machine(first.program, first.launch, schedule, observer, limits,
+                       chosen=first.chosen, failing=first.failing)  # fmt: skip
+
     def order(self, schedule: Choosing) -> tuple[str, EmulationError | None] | str | None:
         """Run the kernel by an order of what depends on time: what it ends in; None if in the same
         result, and nothing is in doubt then; else what is.
         """
-        first, judged = self.machine, _Judged()
-        self.memory.restore()
-        first.launch.memory.released.clear()
+        judged = _Judged()
         recorder = Recorder(judged.cluster)
-        machine = Machine(
-            first.program,
-            first.launch,
-            schedule,
-            combined([recorder, Accesses(schedule)]),
-            Limits(4 * first.steps + 100_000, first.limits.timeout),
-            chosen=first.chosen,
-            failing=first.failing,
-        )
-        self.runs += 1
+        machine = self._again(schedule, combined([recorder, Accesses(schedule)]))
         try:
             machine.run()
         except LimitReached:
@@ -155,21 +154,8 @@ class _Question:
 
     def follow(self, plan: Plan) -> tuple[str, EmulationError | None] | None:
         """Run the kernel as a plan says: what it ends in; None if in the same result."""
-        first = self.machine
-        self.memory.restore()
-        first.launch.memory.released.clear()
         guided = Guided(plan)
-        limits = Limits(4 * first.steps + 100_000, first.limits.timeout)
-        machine = Machine(
-            first.program,
-            first.launch,
-            guided,
-            guided.recorder,
-            limits,
-            chosen=first.chosen,
-            failing=first.failing,
-        )
-        self.runs += 1
+        machine = self._again(guided, guided.recorder)
         try:
             machine.run()
         except LimitReached:

@@ -1,0 +1,232 @@
+"""JAX's kernels, as published, on the emulated GPUs: a part of ``make foreign``.
+
+``python tests/support/foreign_jax.py [--kernels A B] [--arch sm_90] [--folder PATH] [--write]``
+makes an environment with JAX and its CUDA plugin in a folder of its own, unless it is there, and
+runs the kernels of ``jax.experimental.pallas.ops.gpu`` (``foreign_hosts/jax_kernels.py``) at small
+sizes as ``triton-ext run -- python program.py`` does: under three schedules, in both modes. Results
+are compared with numpy. Where a kernel stops at a fault of its own, it is run once more with one
+line changed. Rows are kept beside the environment; ``--write`` makes the part of
+``docs/reference/foreign.md`` on JAX. It ends with status 1 if a kernel neither comes out right nor
+stops at a fault that is mended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from foreign import PAGE, RIGHT, put
+from foreign_cuda import HOSTS, MODES, SCHEDULES, cut, is_as_it_should, words
+from sites import ROOT
+
+from triton_ext.emulator.errors import EmulationError, UndefinedBehaviour
+from triton_ext.emulator.host.cuda.server import run_program
+from triton_ext.emulator.host.emulate import emulated_gpus
+
+JAX = "## JAX"
+VERSION, NVCC = "0.12.0.1", "13.5.37"
+PACKAGES = (
+    f"jax=={VERSION}", f"jaxlib=={VERSION}", "absl-py", f"jax-cuda13-plugin=={VERSION}",
+    f"jax-cuda13-pjrt=={VERSION}", f"nvidia-cuda-nvcc=={NVCC}", f"nvidia-nvvm=={NVCC}",
+)  # fmt: skip
+"""What is needed of ``jax[cuda13]``: no library of NVIDIA's, and ptxas."""
+PYTHON = "python3.12"
+BOTH = (
+    "plain_jit", "plain_dot", "softmax", "layer_norm", "rms_norm", "mha", "decode_attention",
+    "paged_attention",
+)  # fmt: skip
+KERNELS = {
+    "sm_90": (
+        *BOTH, "hopper_matmul", "hopper_matmul_clusters", "hopper_mixed_type_matmul",
+        "attention_mgpu", "attention_mgpu_causal", "attention_mgpu_backward",
+        "attention_mgpu_pipelined", "ragged_dot", "transposed_ragged_dot",
+    ),
+    "sm_100": (*BOTH, "blackwell_matmul", "blackwell_matmul_pairs", "blackwell_ragged_dot"),
+}  # fmt: skip
+"""The kernels of each GPU."""
+MENDED = {
+    "blackwell_matmul_pairs": (
+        "blackwell_matmul_mgpu", 'thread_axis="wg")', 'thread_axis="wg", cluster_axes=("x",))',
+    ),
+}  # fmt: skip
+"""Kernels with a fault of their own: the module, a part of it, and that without the fault."""
+
+
+def install(folder: Path) -> Path:
+    """The environment's Python; the environment is made unless it is there."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        found = os.environ.get("FOREIGN_PYTHON") or shutil.which(PYTHON) or sys.executable
+        subprocess.run([found, "-m", "venv", str(folder)], check=True)
+        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*command, *PACKAGES[:3]], check=True)
+        subprocess.run([*command, "--no-deps", *PACKAGES[3:]], check=True)
+    return python
+
+
+def _lines(command: list[str], gpu: Any, told: list[str], faults: list[Any]) -> Iterator[str]:
+    """What a program prints, line by line, while it runs."""
+    reading, writing = os.pipe()
+    stdout = os.dup(1)
+
+    def run() -> None:
+        try:
+            run_program(command, gpu, told.append, faults.append)
+        finally:
+            os.dup2(stdout, 1)
+            os.close(stdout)
+
+    os.dup2(writing, 1)
+    os.close(writing)
+    running = threading.Thread(target=run)
+    running.start()
+    with os.fdopen(reading, encoding="utf-8") as lines:
+        yield from lines
+    running.join()
+
+
+def _verdict(line: str) -> tuple[str, str]:
+    """A kernel, and `RIGHT` or how far it is wrong."""
+    found = json.loads(line)
+    wrong = [apart for apart, most in found["pairs"] if not apart <= most]
+    return found["kernel"], f"wrong by {max(wrong):.1e}" if wrong else RIGHT
+
+
+def run(
+    python: Path, names: Iterable[str], arch: str, schedule: str, *, strict: bool, mended: bool
+) -> Iterator[tuple[str, str, set[str], float]]:
+    """For each kernel its verdict, what of it is undefined, and seconds.
+
+    They run in one process, until one ends it; then the next has the rest.
+    """
+    left = list(names)
+    while left:
+        (gpu,) = emulated_gpus(arch, schedule=schedule, seed=1, strict=strict)
+        told: list[str] = []
+        faults: list[EmulationError] = []
+        change = [f"--mended={json.dumps(MENDED[name])}" for name in left if mended]
+        command = [str(python), str(HOSTS / "jax_kernels.py"), *change, *left]
+        begun = time.monotonic()
+        for line in _lines(command, gpu, told, faults):
+            if not line.startswith('{"kernel"'):
+                continue
+            name, verdict = _verdict(line)
+            left.remove(name)
+            yield name, verdict, set(gpu.taken), time.monotonic() - begun
+            gpu.taken.clear()
+            begun = time.monotonic()
+        if left:
+            verdict = f"exit: {(told or [''])[-1]}"
+            if faults:
+                verdict = f"{type(faults[0]).__name__}: {str(faults[0]).splitlines()[0]}"
+            yield left.pop(0), verdict, set(gpu.taken), time.monotonic() - begun
+
+
+def rows_of(python: Path, names: Iterable[str], arch: str) -> dict[str, Any]:
+    """What becomes of the kernels on a GPU: a row of the table for each."""
+    rows: dict[str, Any] = {
+        name: {"hardware": {}, "strict": {}, "undefined": [], "seconds": 0.0} for name in names
+    }
+    for mode, strict in MODES.items():
+        for schedule in SCHEDULES:
+            found = run(python, rows, arch, schedule, strict=strict, mended=False)
+            for name, verdict, undefined, seconds in found:
+                row = rows[name]
+                row[mode][schedule] = verdict
+                row["undefined"] = sorted({*row["undefined"], *undefined})
+                row["seconds"] = round(row["seconds"] + seconds, 1)
+                print(arch, name, mode, schedule, verdict, flush=True, file=sys.stderr)
+    for name, row in rows.items():
+        if name in MENDED and set(row["hardware"].values()) != {RIGHT}:
+            again = [
+                verdict
+                for schedule in SCHEDULES
+                for _, verdict, *_ in run(python, [name], arch, schedule, strict=False, mended=True)
+            ]
+            row["mended"] = set(again) == {RIGHT}
+    return rows
+
+
+def part(rows: Iterable[tuple[str, str, dict[str, Any]]]) -> str:
+    """The part of the page on JAX: of GPU, kernel and row each."""
+    rows = list(rows)
+    right = sum(set(row["hardware"].values()) == {RIGHT} for *_, row in rows)
+    strict = sum(set(row["strict"].values()) == {RIGHT} for *_, row in rows)
+    theirs = sum(bool(row.get("mended")) for *_, row in rows)
+    lines = [
+        JAX,
+        "",
+        f"The kernels of `jax.experimental.pallas.ops.gpu` in JAX {VERSION}, as its package has"
+        " them, compiled by its CUDA plugin (Mosaic GPU, XLA's Triton, XLA itself) and run as"
+        " `triton-ext run -- python program.py` does, by"
+        " [`foreign_hosts/jax_kernels.py`](../../tests/support/foreign_hosts/jax_kernels.py):"
+        " under the schedules eager, lazy and random, as hardware does and with `--strict`. Results"
+        " are compared with numpy. Kernels that need several GPUs are left out.",
+        "",
+        f"{right} of {len(rows)} rows are right as published, {strict} of them with `--strict`,"
+        f" too; {theirs} stop at a fault of their own, and are right without it.",
+        "",
+        "| kernel | GPU | verdict | undefined | `--strict` | seconds |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for arch, name, row in rows:
+        verdict = words(row["hardware"]) + (", theirs" if row.get("mended") else "")
+        lines.append(
+            f"| {name} | {arch} | {verdict} | {', '.join(row['undefined'])} |"
+            f" {words(row['strict'])} | {row['seconds']} |"
+        )
+    lines += ["", "| kernel | what it ends in | mended by |", "| --- | --- | --- |"]
+    for _, name, row in rows:
+        if row.get("mended"):
+            said = sorted({cut(each) for each in row["hardware"].values() if each != RIGHT})
+            _, old, new = MENDED[name]
+            lines.append(f"| {name} | {'; '.join(said)} | `{new}` for `{old}` |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--projects", nargs="*", help="as of foreign.py: none is run without jax")
+    parser.add_argument("--kernels", nargs="*", help="names; all by default")
+    parser.add_argument("--arch", nargs="*", default=list(KERNELS))
+    parser.add_argument("--folder", type=Path, default=ROOT / ".foreign" / "jax")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    arguments = parser.parse_args()
+    if "jax" not in (arguments.projects or ["jax"]):
+        return 0
+    folder: Path = arguments.folder.resolve()
+    python = install(folder)
+    file = folder / "rows.json"
+    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    right = True
+    environment = {
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"), "TF_CPP_MIN_LOG_LEVEL": "3",
+        "XLA_FLAGS": "--xla_gpu_experimental_autotune_backends=TRITON",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PLATFORMS": "cuda",
+    }  # fmt: skip
+    for arch in arguments.arch:
+        names = [each for each in KERNELS[arch] if each in (arguments.kernels or KERNELS[arch])]
+        with warnings.catch_warnings(), mock.patch.dict(os.environ, environment):
+            warnings.simplefilter("ignore", UndefinedBehaviour)
+            rows = rows_of(python, names, arch)
+        right &= all(map(is_as_it_should, rows.values()))
+        kept.setdefault(arch, {}).update(rows)
+        file.write_text(json.dumps(kept), encoding="utf-8")
+    if arguments.write:
+        put(JAX, part((arch, name, kept[arch][name]) for arch in KERNELS for name in KERNELS[arch]))
+    return int(not right)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
