@@ -25,6 +25,7 @@ from kernel_configurations import (
 )
 from sites import ALL, triton_sites
 
+import triton_ext
 from triton_ext import LayoutError, NVMMAShared
 from triton_ext.kernels.choice import candidates, sm90
 from triton_ext.kernels.choice.choose import choose_config, ranked, with_epilogue
@@ -719,3 +720,20 @@ def test_unknown_attribute():
 
     with pytest.raises(AttributeError, match="no attribute 'matmal'"):
         _ = triton_ext.matmal
+
+
+@pytest.mark.parametrize("k", [64, 192, 384, 448])
+def test_a_cluster_waits_at_its_end_for_what_was_filled(k):
+    """Of a ring of six: one stage, three, all, and all in a second turn. A block that ends before
+    another one's arrival gets to it is a fault, in whichever schedule it may.
+    """
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    config = kernel_spec(
+        90, "fp16", "K", "K", block_m=64, block_n=64, stages=6, consumers=1, cluster_m=2
+    )
+    a, b = torch.randn(128, k).half(), torch.randn(64, k).half().t()
+    with triton_ext.emulate("sm_90", schedules="all") as gpu:
+        made = triton_ext.matmul(a, b, config=config)
+    assert [each.outcome for each in gpu.verdicts] == ["proven"]
+    torch.testing.assert_close(made.double(), a.double() @ b.double(), rtol=1e-2, atol=1e-1)
