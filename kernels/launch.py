@@ -305,9 +305,13 @@ def with_boxes(compiled: Any, spec: KernelSpec) -> Any:
 
 
 def compiled_as(spec: KernelSpec) -> AbstractContextManager[None]:
-    """In which a kernel is compiled, and found by Triton's JIT."""
-    shares_tiles = isinstance(spec.tile, Sm90Tile) and spec.tile.shares_tiles
-    return relaxed_barriers() if shares_tiles else nullcontext()
+    """In which a kernel is compiled, and found by Triton's JIT.
+
+    Before the last barrier of a cluster, each block has waited for all that comes to its shared
+    memory: arrivals, where blocks share tiles (`Pipeline.end`), or sums (`Exchange.sum`).
+    """
+    in_clusters = isinstance(spec.tile, Sm90Tile) and spec.tile.cluster_size > 1
+    return relaxed_barriers() if in_clusters else nullcontext()
 
 
 @dataclass(frozen=True)

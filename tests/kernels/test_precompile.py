@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.kernels.launch import compile_matmul
 from triton_ext.kernels.precompile import compile_together, configurations, precompile
 from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.spec import kernel_spec
 
 SMALL = Problem(64, 64, 64)
 
@@ -62,6 +64,18 @@ def test_barriers_are_relaxed_for_one_thread_alone():
             assert knobs.runtime.add_stages_inspection_hook is ours
         assert knobs.runtime.add_stages_inspection_hook is ours
     assert knobs.runtime.add_stages_inspection_hook is None
+
+
+@pytest.mark.parametrize(
+    ("cluster", "is_relaxed"),
+    [({"cluster_m": 2}, True), ({"cluster_n": 2}, True), ({"cluster_k": 2}, True), ({}, False)],
+)
+def test_no_barrier_of_a_cluster_waits_for_memory(cluster, is_relaxed):
+    """Neither where its blocks share tiles nor where they divide K; the PTX of a kernel says so."""
+    fields = {"block_m": 64, "block_n": 64, "stages": 2, "consumers": 1, **cluster}
+    ptx = compile_matmul(kernel_spec(90, "fp16", "K", "K", **fields)).asm["ptx"]
+    arrivals = re.findall(r"barrier\.cluster\.arrive\S*", ptx)
+    assert set(arrivals) == ({"barrier.cluster.arrive.relaxed.aligned;"} if is_relaxed else set())
 
 
 def test_configurations_are_those_of_the_problems():
@@ -169,6 +183,7 @@ from triton.runtime.cache import triton_key
 from triton_ext.kernels import compiled_cache, precompile
 from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.spec import kernel_spec
 (config,) = precompile.configurations(90, ProductSpec("fp16"), [Problem(64, 64, 64)])
 print(compiled_cache.find(config).metadata.shared, triton_key.cache_info().misses)
 """

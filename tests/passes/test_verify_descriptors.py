@@ -609,6 +609,25 @@ def test_a_trace_of_ptx():
     assert "is not known" in Tracer(kernel, copy, {}).run(0, 9).end.reason
 
 
+@pytest.mark.parametrize("operands", ["%r2, 5", "5, %r2"])
+@pytest.mark.parametrize("opcode", ["min.s32", "max.u32", "add.s32", "and.b32", "shr.u32"])
+def test_what_is_computed_with_a_register_that_nothing_has_written(opcode, operands):
+    """An address of it is none, whichever operand it is."""
+    (kernel,) = parse_ptx(f"""
+.version 8.7
+.target sm_90a
+.entry kernel()
+{{
+  .reg .b32 %r<9>;
+  {opcode} %r1, {operands};
+  copy [%r1];
+  ret;
+}}
+""").kernels
+    [event] = Tracer(kernel, kernel.instructions[1:2], {}).run(0, 9).events
+    assert isinstance(event.operands[0], Poison)
+
+
 RARE = """
 .version 8.7
 .target sm_90a

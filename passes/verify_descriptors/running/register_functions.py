@@ -86,6 +86,11 @@ def chosen(function: Callable[..., Number], a: Number, b: Number, choice: Number
     return choice if isinstance(choice, Poison) else function(a, b, choice)
 
 
+def of_numbers(function: Callable[..., Number], *values: Number) -> Number:
+    """What compares its sources, and would take poison for the other one: ``min``, ``max``."""
+    return None if any(isinstance(each, Poison) for each in values) else function(*values)
+
+
 def unknown(registers: Registers, slots: Sequence[int]) -> Number:
     """What is made of sources that are not all known: poison, if one of them is."""
     return next((value for slot in slots if isinstance(value := registers[slot], Poison)), None)

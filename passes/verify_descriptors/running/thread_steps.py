@@ -38,6 +38,7 @@ from triton_ext.passes.verify_descriptors.running.register_functions import (
     generic,
     mapped,
     nothing,
+    of_numbers,
     unknown,
 )
 from triton_ext.passes.verify_descriptors.running.thread_trace import Operand
@@ -209,6 +210,8 @@ class Steps:
         function = on_numbers(operation)
         if operation.name == "select":
             return applied(targets, slots, partial(chosen, function))
+        if operation.name in ("min", "max"):
+            return applied(targets, slots, partial(of_numbers, function))
         return applied(targets, slots, function)
 
     def _elected(self, targets: list[int], instruction: Instruction) -> Function:

@@ -249,8 +249,12 @@ EXHIBITS = [
     ),
     Exhibit(
         "A warp that lags misses two phases",
-        ("HazyResearch/ThunderKittens:kernels/gemm/educational_b200/level_06.cu",),
-        "Not reported: a B200's warps keep close enough.",
+        (
+            "HazyResearch/ThunderKittens:kernels/gemm/educational_b200/level_06.cu",
+            "gau-nernst/learn-cuda:02e_matmul_sm100/matmul_v3.cu",
+            "NVIDIA/cutlass:examples/cute/tutorial/blackwell/05_mma_tma_epi_sm100.cu",
+        ),
+        "Not reported: the warps of a B200 keep close enough.",
         "All warps wait for each tile; the thread that loads and multiplies waits for its own work "
         "alone. A warp that is held back for two tiles waits for a parity that has come and gone, "
         "and after the last tile for ever. Mended by a barrier in the loop. The three schedules "
