@@ -569,6 +569,26 @@ def test_no_consumer_waits_for_scales_in_memory(fields, tmp_path):
     assert "serialized" not in said
 
 
+@pytest.mark.skipif(not candidates.is_new(), reason="needs Triton 3.9")
+@pytest.mark.parametrize(
+    "fields", [{"pingpong": True}, {"block_n": 256}, {"swap_ab": True}], ids=str
+)
+def test_warps_that_copy_rows_have_enough_registers(fields, tmp_path):
+    """They have 24 a thread; and the fence of consumers does not serialize their products."""
+    pytest.importorskip("triton")
+    from triton_ext.kernels.launch import compile_matmul
+
+    config = kernel_spec(
+        90, "bf16", consumers=2, c_parts=2, stages=4, batched=True, groups="M", gathered=True,
+        scattered=True, factors=True, **fields,
+    )  # fmt: skip
+    text = compile_matmul(config).asm["ptx"]
+    assert "cp.async.cg.shared.global" in text
+    said = said_by_ptxas(text, tmp_path)
+    assert "0 bytes spill stores, 0 bytes spill loads" in said
+    assert "serialized" not in said
+
+
 def said_by_ptxas(text, folder):
     """What ptxas says of a kernel for sm_90."""
     compiler = pytest.importorskip("triton.backends.nvidia.compiler")
