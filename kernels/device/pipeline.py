@@ -302,15 +302,20 @@ class Pipeline:
         mbarrier.wait(self.free.index(slot.index), slot.phase ^ 1)
 
     @gluon.jit
-    def end(self, slot):
+    def end(self, slot, filled):
         """No block may end while another one's arrival is on its way to it: after the last tiles,
         given the slot behind them, wait until all were read, where the kernel itself does not end
         with a barrier of the cluster that waits for them.
+
+        Args:
+            filled: how many tiles there were: nobody arrives for those of a ring that a short K
+                has not filled, and each wait takes 50 cycles.
         """
         if self.PLAN.tile.shares_tiles or (gl.num_ctas() > 1 and not ENDS_TOGETHER):
             STAGES: gl.constexpr = self.PLAN.tile.stages
-            for _ in gl.static_range(STAGES):
-                self.wait_free(slot)
+            for each in gl.static_range(STAGES):
+                if filled + each >= STAGES:
+                    self.wait_free(slot)
                 slot = slot.next()
 
     @gluon.jit

@@ -158,6 +158,7 @@ class RowsByTma:
         for first in gl.static_range(0, ROWS, BY_A_WARP):
             row = first + gl.arange(0, BY_A_WARP, FOUR)
             given = gl.load(self.indices + gl.minimum(off + row, work.end - 1))
+            gl.inline_asm("bar.warp.sync 0xffffffff;", "", ())  # one thread expects all bytes
             for line in gl.static_range(LINES):
                 gl.inline_asm_elementwise(
                     TEXT, "=r,=r,=r,=r" + 20 * ",r",

@@ -151,15 +151,17 @@ def produce_groups(operands, pipeline, groups):
     """The same for tiles of groups."""
     gdc_wait()
     slot = pipeline.first()
+    filled = gl.to_tensor(0)
     turn = groups.first()
     while turn.more:
         work = groups.work(turn)
         for k in range(work.k_end):
             pipeline.fill(slot, operands, work, k)
             slot = slot.next()
+        filled += work.k_end
         turn = groups.next(turn)
     if pipeline.PLAN.tile.shares_tiles:
-        pipeline.end(slot)
+        pipeline.end(slot, filled)
 
 
 @gluon.jit
@@ -201,6 +203,7 @@ def produce_all(operands, pipeline, tiling):
     work = tiling.work(0, tiles, BATCHED)
     wait_with(steps | work.matrix | work.off_m | work.off_n | work.k_first | work.k_end)
     slot = pipeline.first()
+    filled = gl.to_tensor(0)
     seen = gl.to_tensor(-1)
     for step in range(steps):
         if operands.gathers():
@@ -208,9 +211,10 @@ def produce_all(operands, pipeline, tiling):
         for k in range(work.k_first, work.k_end):
             pipeline.fill(slot, operands, work, k)
             slot = slot.next()
+        filled += work.k_end - work.k_first
         work = tiling.work(step + 1, tiles, BATCHED)
     if pipeline.PLAN.tile.shares_tiles:
-        pipeline.end(slot)
+        pipeline.end(slot, filled)
     if operands.gathers():
         operands.peers.end(tiling)
 

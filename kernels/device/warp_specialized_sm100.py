@@ -238,6 +238,7 @@ def load(operands, pipeline, tickets):
     if pipeline.PLAN.groups is not None:
         gdc_wait()  # before it reads where groups end
     ticket = tickets.first()
+    filled = gl.to_tensor(0)
     seen = gl.to_tensor(-1)
     if pipeline.PLAN.groups is None:
         gdc_wait()
@@ -248,8 +249,9 @@ def load(operands, pipeline, tickets):
         for k in range(work.k_first, work.k_end):
             pipeline.fill(slot, operands, work, k)
             slot = slot.next()
+        filled += work.k_end - work.k_first
         ticket = tickets.next(ticket)
-    pipeline.end(slot)
+    pipeline.end(slot, filled)
     if operands.gathers():
         operands.peers.end(tickets.tiling)
 

@@ -26,11 +26,15 @@ def test_matmul():
 def test_experts():
     pytest.importorskip("torch")
     pytest.importorskip("triton", minversion="3.9", reason="promoted sums need it")
-    scales, groups, gated, drop_in = python_blocks("moe.md")
+    scales, groups, any_order, gated, drop_in = python_blocks("moe.md")
     names: dict[str, object] = {}
     exec(scales, names)
     exec(groups, names)
     ours = names["y"]
+    layer = dict(names)
+    exec(any_order, layer)
+    assert layer["mixed"].shape == (24, 64)
+    assert layer["mixed"].isfinite().all()
     exec(gated, names)
     assert names["inner"].shape == (50, 36)
     exec(drop_in, names)

@@ -25,6 +25,7 @@ from kernel_configurations import (
 )
 from sites import ALL, triton_sites
 
+import triton_ext
 from triton_ext import LayoutError, NVMMAShared
 from triton_ext.kernels.choice import candidates, sm90
 from triton_ext.kernels.choice.choose import choose_config, ranked, with_epilogue
@@ -568,6 +569,26 @@ def test_no_consumer_waits_for_scales_in_memory(fields, tmp_path):
     assert "serialized" not in said
 
 
+@pytest.mark.skipif(not candidates.is_new(), reason="needs Triton 3.9")
+@pytest.mark.parametrize(
+    "fields", [{"pingpong": True}, {"block_n": 256}, {"swap_ab": True}], ids=str
+)
+def test_warps_that_copy_rows_have_enough_registers(fields, tmp_path):
+    """They have 24 a thread; and the fence of consumers does not serialize their products."""
+    pytest.importorskip("triton")
+    from triton_ext.kernels.launch import compile_matmul
+
+    config = kernel_spec(
+        90, "bf16", consumers=2, c_parts=2, stages=4, batched=True, groups="M", gathered=True,
+        scattered=True, factors=True, **fields,
+    )  # fmt: skip
+    text = compile_matmul(config).asm["ptx"]
+    assert "cp.async.cg.shared.global" in text
+    said = said_by_ptxas(text, tmp_path)
+    assert "0 bytes spill stores, 0 bytes spill loads" in said
+    assert "serialized" not in said
+
+
 def said_by_ptxas(text, folder):
     """What ptxas says of a kernel for sm_90."""
     compiler = pytest.importorskip("triton.backends.nvidia.compiler")
@@ -699,3 +720,20 @@ def test_unknown_attribute():
 
     with pytest.raises(AttributeError, match="no attribute 'matmal'"):
         _ = triton_ext.matmal
+
+
+@pytest.mark.parametrize("k", [64, 192, 384, 448])
+def test_a_cluster_waits_at_its_end_for_what_was_filled(k):
+    """Of a ring of six: one stage, three, all, and all in a second turn. A block that ends before
+    another one's arrival gets to it is a fault, in whichever schedule it may.
+    """
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    config = kernel_spec(
+        90, "fp16", "K", "K", block_m=64, block_n=64, stages=6, consumers=1, cluster_m=2
+    )
+    a, b = torch.randn(128, k).half(), torch.randn(64, k).half().t()
+    with triton_ext.emulate("sm_90", schedules="all") as gpu:
+        made = triton_ext.matmul(a, b, config=config)
+    assert [each.outcome for each in gpu.verdicts] == ["proven"]
+    torch.testing.assert_close(made.double(), a.double() @ b.double(), rtol=1e-2, atol=1e-1)

@@ -243,6 +243,8 @@ def test_what_is_not_legal():
     with triton_ext.emulate("sm_90"):
         with pytest.raises(LayoutError, match="even number of columns"):
             triton_ext.linear(x, w[:31], activation="swiglu")
+        with pytest.raises(LayoutError, match="even number of columns"):
+            triton_ext.matmul(x, w[0], activation="swiglu")  # a vector has none
         with pytest.raises(LayoutError, match="residual"):
             triton_ext.matmul(x, w.t(), activation="swiglu", residual=torch.zeros(8, 16).bfloat16())
         with pytest.raises(LayoutError, match="activation"):

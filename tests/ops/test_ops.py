@@ -35,7 +35,7 @@ from triton_ext.ops import checks, launches, planning, plans  # noqa: E402
 from triton_ext.ops import types as ops_types  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.device import Gpu  # noqa: E402
-from triton_ext.ops.epilogue import NOTHING, Epilogue  # noqa: E402
+from triton_ext.ops.epilogue import NOTHING, Epilogue, finished  # noqa: E402
 from triton_ext.ops.operands import (  # noqa: E402
     TmaView,
     aligned_empty,
@@ -506,6 +506,18 @@ def test_scaled_mm_without_fast_accum(types):
         assert error(triton_ext.scaled_mm, False) == error(triton_ext.scaled_mm, True) < promoted
     with pytest.raises(LayoutError, match=r"use_fast_accum = .int.: "):
         triton_ext.scaled_mm(a, b, one, one, use_fast_accum=1)
+
+
+@pytest.mark.parametrize("given", [
+    {"alpha": 0.5}, {"scale_a": torch.rand(3)}, {"scale_b": torch.rand(4)},
+    {"scale_a": torch.rand(3), "scale_b": torch.rand(4), "alpha": 3.0},
+])  # fmt: skip
+def test_factors_by_torch(given):
+    """What torch's operators make of a product that no kernel takes."""
+    made = torch.randn(3, 4)
+    rows, columns = given.get("scale_a", torch.ones(3)), given.get("scale_b", torch.ones(4))
+    expected = given.get("alpha", 1.0) * torch.outer(rows, columns) * made
+    torch.testing.assert_close(finished(made, NOTHING._replace(**given)), expected)
 
 
 def test_two_types_of_fp8_before_triton_3_9(monkeypatch):

@@ -174,6 +174,18 @@ def test_with_scales(arch, blocks):
     assert_same(made, by_definition(*values, offs, rows, out_rows, factors))
 
 
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_the_compiler_passes_find_nothing(arch):
+    generator = torch.Generator().manual_seed(5)
+    a, b = integers(generator, 20, 64), integers(generator, 2, 64, 72)
+    rows, out_rows, factors = orders(generator, 40, 20)
+    offs = torch.tensor([9, 40]).int()
+    passes = triton_ext.passes.enabled("verify-descriptors", "lint-shared")  # errors are raised
+    with passes, triton_ext.emulate(arch):
+        made = triton_ext.grouped_mm(a, b, offs, rows=rows, out_rows=out_rows, factors=factors)
+    assert_same(made, by_definition(a, b, offs, rows, out_rows, factors))
+
+
 def test_gradients():
     generator = torch.Generator().manual_seed(3)
     a, b = integers(generator, 9, 24).requires_grad_(), integers(generator, 3, 24, 32)

@@ -39,7 +39,7 @@ def found(distance, a_used, b_used, shared=4 * BYTES):
     findings = Findings()
     lives = [Life(A, *a_used), Life(B, *b_used)]
     starts = {A: (BASES.shared, INSTRUCTION), B: (BASES.shared + distance, INSTRUCTION)}
-    compare_regions(MODULE, findings, lives, starts, shared)
+    compare_regions(MODULE, findings, lives, starts, shared, None)
     return findings
 
 

@@ -623,3 +623,15 @@ def test_command():
 )  # fmt: skip
 def test_a_type_has_the_bits_of_its_name(name, bits):
     assert type_bits(name) == bits
+
+
+def test_what_follows_a_declaration_on_its_line():
+    module = parse_ptx(
+        ".version 8.6\n.target sm_90a\n.extern .func f ();.global .align 4 .b8 x[4];"
+        ".visible .entry kernel() { ret; }.const .b32 y;"
+    )
+    assert [(each.name, each.space) for each in module.variables] == [
+        ("x", "global"),
+        ("y", "const"),
+    ]
+    assert [each.name for each in module.kernels] == ["kernel"]

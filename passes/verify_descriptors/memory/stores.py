@@ -27,6 +27,7 @@ from triton_ext.mlir.module import MlirModule
 from triton_ext.mlir.types import tensor_type
 from triton_ext.passes.value_layouts import parsed_encoding, register_layout, tile_shape
 from triton_ext.passes.value_layouts import tile_layout as shared_tile_layout
+from triton_ext.passes.verify_descriptors.meaning.expectations import ASSEMBLY
 from triton_ext.passes.verify_descriptors.running.executions import Block
 from triton_ext.passes.verify_descriptors.running.findings import LOW_WORD, Findings
 from triton_ext.passes.verify_descriptors.running.mlir_trace import RunValue
@@ -295,7 +296,13 @@ class Stores:
             self.no_further_copies()
 
     def no_further_copies(self) -> None:
-        """Scratch memory is not filled by ``cp.async``: each is an operation's."""
+        """Scratch memory is not filled by ``cp.async``: each is an operation's, if none stands in a
+        kernel's own text.
+        """
+        for operation in self.block.module.operations:
+            if operation.name in ASSEMBLY and "cp.async.c" in operation.text:  # .ca or .cg
+                self.findings.unproven["stores: cp.async in inline assembly"] += 1
+                return
         for instruction, address, when in self.accesses:
             is_copy = _method(instruction) is Method.COPY and _access_bytes(instruction)
             if is_copy and not self.is_claimed(instruction, address, when):

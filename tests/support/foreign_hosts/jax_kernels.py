@@ -1,4 +1,4 @@
-"""JAX's own GPU kernels, ``jax.experimental.pallas.ops.gpu``, at small sizes beside numpy.
+"""JAX's own GPU kernels, ``jax.experimental.pallas.ops.gpu``, and tokamax', beside numpy.
 
 A program for an environment that has jax and its CUDA plugin; nothing of this project is imported.
 ``python jax_kernels.py KERNEL ...`` runs kernels on the GPU that JAX finds, and prints a line of
@@ -8,7 +8,7 @@ part of a module's text before it is imported.
 """
 
 import importlib
-import importlib.util
+import importlib.machinery
 import json
 import sys
 
@@ -26,12 +26,18 @@ def ops(name):
 
 
 def mend(name, old, new):
-    """Import a module with a part of its text changed."""
-    spec = importlib.util.find_spec(f"jax.experimental.pallas.ops.gpu.{name}")
-    text = spec.loader.get_source(spec.name)
-    assert old in text, old
-    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-    exec(compile(text.replace(old, new), spec.origin, "exec"), module.__dict__)
+    """Have a part of a module's text changed when it is imported."""
+    loader = importlib.machinery.SourceFileLoader
+    unchanged = loader.get_code
+
+    def get_code(self, fullname):
+        if fullname != name:
+            return unchanged(self, fullname)
+        text = self.get_source(fullname)
+        assert old in text, old
+        return compile(text.replace(old, new), self.path, "exec")
+
+    loader.get_code = get_code
 
 
 def numbers(*shape, dtype=np.float16):
@@ -295,6 +301,52 @@ def blackwell_ragged_dot():
     )  # fmt: skip
     found = module.ragged_dot_kernel(a, b, jnp.asarray(sizes), config)
     yield found, ragged_of(a, b, sizes), HALF
+
+
+def _tokamax_attention(causal=False, backward=False):
+    heads = (2, 2) if backward else (2, 1)
+    q, given = (0.3 * numbers(1, 256, heads[0], 64, dtype=jnp.bfloat16) for _ in range(2))
+    k, v = (0.3 * numbers(1, 256, heads[1], 64, dtype=jnp.bfloat16) for _ in range(2))
+
+    def run(q, k, v):
+        attention = importlib.import_module("tokamax").dot_product_attention
+        return attention(q, k, v, is_causal=causal, implementation="mosaic")
+
+    if not backward:
+        yield run(q, k, v), attention_of(q, k, v, 0.125, causal), 8e-3
+        return
+    found, back = jax.vjp(run, q, k, v)
+    gradients = attention_gradients(q, k, v, given, 0.125)
+    for a, b in zip(back(given.astype(found.dtype)), gradients, strict=True):
+        yield a, b, 2e-2
+
+
+def tokamax_attention():
+    yield from _tokamax_attention()
+
+
+def tokamax_attention_causal():
+    yield from _tokamax_attention(causal=True)
+
+
+def tokamax_attention_backward():
+    yield from _tokamax_attention(backward=True)
+
+
+def tokamax_ragged_dot():
+    a, b = numbers(256, 128, dtype=jnp.bfloat16), numbers(3, 128, 256, dtype=jnp.bfloat16)
+    sizes = np.array([100, 0, 156], np.int32)
+    ragged_dot = importlib.import_module("tokamax").ragged_dot
+    found = ragged_dot(a, b, jnp.asarray(sizes), implementation="mosaic")
+    yield found, ragged_of(a, b, sizes), 8e-3
+
+
+def tokamax_gated_linear_unit():
+    x, weights = numbers(128, 128, dtype=jnp.bfloat16), numbers(128, 2, 128, dtype=jnp.bfloat16)
+    unit = importlib.import_module("tokamax").gated_linear_unit
+    found = unit(x, weights, activation=jax.nn.relu, implementation="mosaic")
+    gate, up = (wide(x) @ wide(weights)[:, n] for n in range(2))
+    yield found, np.maximum(gate, 0) * up, 8e-3
 
 
 def main(arguments):

@@ -252,6 +252,7 @@ EXHIBITS = [
         (
             "HazyResearch/ThunderKittens:kernels/gemm/educational_b200/level_06.cu",
             "gau-nernst/learn-cuda:02e_matmul_sm100/matmul_v3.cu",
+            "NVIDIA/cutlass:examples/cute/tutorial/blackwell/05_mma_tma_epi_sm100.cu",
         ),
         "Not reported: the warps of a B200 keep close enough.",
         "All warps wait for each tile; the thread that loads and multiplies waits for its own work "
