@@ -67,6 +67,18 @@ def test_all_schedules_are_judged(tmp_path, monkeypatch):
     assert "count: proven for all schedules" in done.stderr
 
 
+def test_what_no_option_applies_to_is_said(tmp_path, monkeypatch):
+    """A script that emulates for itself has a GPU of its own, which nobody judges."""
+    monkeypatch.chdir(tmp_path)
+    lines = SCRIPT.partition("x = torch")[0].splitlines()
+    lines += ["import triton_ext", "with triton_ext.emulate('sm_90'):"]
+    lines += ["    count[(1,)](torch.zeros(64), 3, num_warps=1)"]
+    (tmp_path / "script.py").write_text("\n".join(lines))
+    done = CliRunner().invoke(main, ["run", "--all-schedules", "script.py"])
+    assert done.exit_code == 0
+    assert "no kernel ran on the emulated GPU of this command" in done.stderr
+
+
 def test_a_wait_is_explained(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))

@@ -38,6 +38,12 @@ from triton_ext.findings import Finding, annotate
 from triton_ext.render.words import counted
 
 
+_NOTHING_RAN = (
+    "triton-ext: no kernel ran on the emulated GPU of this command, to which its options apply: what"
+    " a script runs within emulate(...) runs on another one"
+)
+
+
 class EmulatedRun:
     """A run, and what is shown of it on stderr, on stdout and in files.
 
@@ -114,6 +120,8 @@ class EmulatedRun:
                     raise
                 script_failed(error, script)
             self._judged(gpu)
+            if not gpu.launches and self.form == "text":
+                say(_NOTHING_RAN, err=True)
             for text in gpu.missed_breakpoints():
                 say(text, err=True)
             self._found(gpu, [])
