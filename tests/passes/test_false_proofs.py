@@ -198,14 +198,19 @@ def test_our_hopper_matmuls_are_followed_to_their_end():
 
 
 @pytest.mark.parametrize(
-    ("name", "opcode"),
+    ("name", "opcode", "since"),
     [
-        ("views-chosen_buffers-loop-sm100", r"tcgen05\.ld\."),
-        ("matmul-consumers-e4m3-scales-generated-sm90", r"and\.b32\s+%r\d+, %r\d+, 16777200"),
+        ("views-chosen_buffers-loop-sm100", r"tcgen05\.ld\.", "3.7"),
+        (
+            "matmul-consumers-e4m3-scales-generated-sm90",
+            r"and\.b32\s+%r\d+, %r\d+, 16777200", "3.9",
+        ),
     ],
-)
-def test_what_is_left_out(name, opcode):
-    """The last transfer of tensor memory; the address of a barrier that inline assembly takes."""
+)  # fmt: skip
+def test_what_is_left_out(name, opcode, since):
+    """The last transfer of tensor memory; the address of a barrier that inline assembly takes
+    (3.9 masks it)."""
+    pytest.importorskip("triton", minversion=since)
 
     def change(ptx: str) -> str:
         found = [*re.finditer(rf"{opcode}[^;]*;", ptx)][-1]

@@ -82,8 +82,8 @@ def matmul(
     be contiguous; of fp32, on sm_90 also of fp8 and int8, the K dimension); of a batch that is
     broadcast along some of several dimensions; of a residual that is not of the output's shape, or
     whose rows TMA cannot read; of the output where its rows are no multiple of 16 bytes; for
-    split-K, a workspace that is kept for each stream. No call waits for the GPU. The first call for
-    a new configuration compiles it.
+    split-K, a workspace that is kept for each stream, and for each stream of a CUDA graph's
+    capture. No call waits for the GPU. The first call for a new configuration compiles it.
 
     Args:
         a: (..., M, K) or (K,), fp16, bf16, fp8 (e4m3, e5m2), int8, or fp32, which is multiplied as
