@@ -37,10 +37,9 @@ from triton_ext.errors import PassError
 from triton_ext.findings import Finding, annotate
 from triton_ext.render.words import counted
 
-
 _NOTHING_RAN = (
-    "triton-ext: no kernel ran on the emulated GPU of this command, to which its options apply: what"
-    " a script runs within emulate(...) runs on another one"
+    "triton-ext: no kernel ran on the emulated GPU of this command, to which its options apply:"
+    " what a script runs within emulate(...) runs on another one"
 )
 
 
