@@ -38,8 +38,8 @@ from triton_ext.findings import Finding, annotate
 from triton_ext.render.words import counted
 
 _NOTHING_RAN = (
-    "triton-ext: no kernel ran on the emulated GPU of this command, to which its options apply:"
-    " what a script runs within emulate(...) runs on another one"
+    "triton-ext: nothing is judged: no kernel ran on the emulated GPU of this command; what a"
+    " script runs within emulate(...) runs on another one"
 )
 
 
@@ -119,7 +119,7 @@ class EmulatedRun:
                     raise
                 script_failed(error, script)
             self._judged(gpu)
-            if not gpu.launches and self.form == "text":
+            if self.schedules.every and not gpu.launches:
                 say(_NOTHING_RAN, err=True)
             for text in gpu.missed_breakpoints():
                 say(text, err=True)
