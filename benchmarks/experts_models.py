@@ -202,8 +202,8 @@ def same(found: Tensor, expected: Tensor) -> float:
 
 
 def agreement(logits: Tensor, reference: Tensor) -> tuple[float, float]:
-    """Of the places (..., tokens) of a text, the part with the reference's most probable token: of
-    all places, and of those where it leads by more than `CLEAR` times what logits there deviate by.
+    """The part of a text's places (..., tokens) with the reference's most probable token: of all
+    places, and of those where it leads by more than `CLEAR` times what logits there deviate by.
     """
     same_token = logits.argmax(-1) == reference.argmax(-1)
     first, second = reference.topk(2).values.unbind(-1)

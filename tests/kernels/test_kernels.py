@@ -724,7 +724,7 @@ def test_unknown_attribute():
 
 @pytest.mark.parametrize("k", [64, 192, 384, 448])
 def test_a_cluster_waits_at_its_end_for_what_was_filled(k):
-    """Of a ring of six: one stage, three, all, and all in a second turn. A block that ends before
+    """One stage of six, three, all, and all in a second turn. A block that ends before
     another one's arrival gets to it is a fault, in whichever schedule it may.
     """
     torch = pytest.importorskip("torch")

@@ -124,7 +124,8 @@ def _run(
             if earlier:
                 return f"{EARLIER}: {earlier[0]}"
             lines = str(error).splitlines() or [""]
-            return f"{type(error).__name__} ({schedule}): {lines[0]}"
+            said = re.sub(r"(?<!\S)/\S*/", "", lines[0])  # without the folders of this machine
+            return f"{type(error).__name__} ({schedule}): {said}"
         launches.append(chosen["launches"])
     counts += launches
     return RIGHT if sum(launches) else "no kernel was launched"

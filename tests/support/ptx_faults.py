@@ -65,7 +65,7 @@ class Launched:
     results: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def digest(self, ptx: str, schedule: str) -> str:
-        """Of all memory after a run, wherever the host put each part of it for that run."""
+        """The digest of all memory after a run, wherever the host put each part of it."""
         memory = self.run(ptx, schedule).launch.memory
         parts = sorted(hashlib.sha256(each.data).digest() for each in memory.allocations)
         return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -43,7 +43,7 @@ def _symbols(module: Module) -> list[Kernel | Variable]:
 
 
 def _defined(symbols: Sequence[_Symbol]) -> tuple[_Symbol, ...]:
-    """Of the symbols of each name, the one that the others give way to."""
+    """The symbol of each name that the others of that name give way to."""
     found: dict[str, _Symbol] = {}
     for each in symbols:
         before = found.get(each.name)
