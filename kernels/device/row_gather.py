@@ -48,6 +48,15 @@ def chunks_layout(chunks):
     return gl.BlockedLayout([1, 1], [32 // chunks, chunks], [WARPS, 1], [1, 0])
 
 
+@gluon.jit
+def rows_of_a(indices, row, work, PLAN: gl.constexpr):
+    """Which rows of A some rows of a tile are, as the indices say; behind the group's end its last
+    one, as one that is not there comes slowly.
+    """
+    off = work.off_m if PLAN.groups.dim == ROWS_OF_GROUPS else work.off_n
+    return gl.load(indices + gl.minimum(off + row, work.end - 1))
+
+
 @aggregate
 class RowGather:
     """The rows of A of a pipeline's tiles (sm_90).
@@ -79,14 +88,12 @@ class RowGather:
         BITS: gl.constexpr = len(TILE.swizzle)
         LAYOUT: gl.constexpr = chunks_layout(TILE.line // CHUNK)
         BYTES: gl.constexpr = TILE.line * TILE.lines
-        off = work.off_m if self.PLAN.groups.dim == ROWS_OF_GROUPS else work.off_n
         address = own_address(self.tiles) + index * TILE.stage
         chunk = CHUNK * gl.arange(0, TILE.line // CHUNK, gl.SliceLayout(0, LAYOUT))
         PARTS: gl.constexpr = (ROWS + TOGETHER - 1) // TOGETHER
         for part in range(PARTS):
             row = part * TOGETHER + gl.arange(0, TOGETHER, gl.SliceLayout(1, LAYOUT))
-            # Behind the group's end its last row is copied: one that is not there comes slowly.
-            given = gl.load(self.indices + gl.minimum(off + row, work.end - 1))
+            given = rows_of_a(self.indices, row, work, self.PLAN)
             known = (given >= 0) & (given < self.rows)
             source = self.base + gl.where(known, given, 0).to(gl.int64) * self.step
             offset = row // TILE.unit * (TILE.unit * BYTES) + row % TILE.unit * TILE.line
@@ -152,12 +159,11 @@ class RowsByTma:
         TEXT: gl.constexpr = gather_text(self.PLAN.tile.swap_ab)
         FOUR: gl.constexpr = gl.BlockedLayout([4], [32], [1], [0])
         SIZE: gl.constexpr = self.tiles.dtype.primitive_bitwidth // 8
-        off = work.off_m if self.PLAN.groups.dim == ROWS_OF_GROUPS else work.off_n
         address = own_address(self.tiles) + index * TILE.stage
         ready = own_address(barrier)
         for first in gl.static_range(0, ROWS, BY_A_WARP):
             row = first + gl.arange(0, BY_A_WARP, FOUR)
-            given = gl.load(self.indices + gl.minimum(off + row, work.end - 1))
+            given = rows_of_a(self.indices, row, work, self.PLAN)
             gl.inline_asm("bar.warp.sync 0xffffffff;", "", ())  # one thread expects all bytes
             for line in gl.static_range(LINES):
                 gl.inline_asm_elementwise(

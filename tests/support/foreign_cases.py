@@ -78,29 +78,29 @@ def _with_gradients(
 
 
 class Unsloth:
-    def rms_layernorm() -> Pairs:  # type: ignore[misc]
+    def rms_layernorm() -> Pairs:
         ops = importlib.import_module("unsloth.kernels.rms_layernorm")
         x, w = _numbers(2, 8, 128), _numbers(128)
         forward = functools.partial(ops.Fast_RMS_Layernorm.apply, x, w, 1e-6, False)
         yield forward(), x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w, 1e-5
 
-    def layernorm() -> Pairs:  # type: ignore[misc]
+    def layernorm() -> Pairs:
         ops = importlib.import_module("unsloth.kernels.layernorm")
         x, w, b = _numbers(8, 128), _numbers(128), _numbers(128)
         yield ops.Fast_Layernorm.apply(x, w, b, 1e-6), F.layer_norm(x, (128,), w, b, 1e-6), 1e-5
 
-    def swiglu() -> Pairs:  # type: ignore[misc]
+    def swiglu() -> Pairs:
         ops = importlib.import_module("unsloth.kernels.swiglu")
         e, g = _numbers(1, 4, 64, dtype=torch.float16), _numbers(1, 4, 64, dtype=torch.float16)
         yield ops.swiglu_fg_kernel(e, g), F.silu(e.float()) * g.float(), 2e-3
 
-    def geglu() -> Pairs:  # type: ignore[misc]
+    def geglu() -> Pairs:
         ops = importlib.import_module("unsloth.kernels.geglu")
         e, g = _numbers(1, 4, 64), _numbers(1, 4, 64)
         yield ops.geglu_exact_forward_kernel(e, g), F.gelu(e) * g, 1e-5
         yield ops.geglu_approx_forward_kernel(e, g), F.gelu(e, approximate="tanh") * g, 1e-5
 
-    def cross_entropy() -> Pairs:  # type: ignore[misc]
+    def cross_entropy() -> Pairs:
         ops = importlib.import_module("unsloth.kernels.cross_entropy_loss")
         logits, labels = _numbers(1, 8, 256), torch.randint(0, 256, (1, 8))
         wanted = F.cross_entropy(logits.view(8, 256), labels.view(8))
@@ -108,12 +108,12 @@ class Unsloth:
 
 
 class Torchao:
-    def intmm() -> Pairs:  # type: ignore[misc]
+    def intmm() -> Pairs:
         ops = importlib.import_module("torchao.kernel.intmm_triton")
         a, b = (torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((64, 64), (64, 64)))
         yield ops.int_matmul_cuda(a, b), a.int() @ b.int(), 0.0
 
-    def fp8_blockwise() -> Pairs:  # type: ignore[misc]
+    def fp8_blockwise() -> Pairs:
         ops = importlib.import_module("torchao.kernel.blockwise_quantization")
         x, w = _numbers(32, 256, dtype=torch.bfloat16), _numbers(128, 256, dtype=torch.bfloat16)
         codes, scales = ops.fp8_blockwise_act_quant(x, 128)
@@ -126,46 +126,46 @@ class Torchao:
 
 
 class FlagGems:
-    def softmax() -> Pairs:  # type: ignore[misc]
+    def softmax() -> Pairs:
         ops, x = importlib.import_module("flag_gems.ops"), _numbers(8, 200)
         yield ops.softmax(x, -1), torch.softmax(x, -1), 1e-5
 
-    def layer_norm() -> Pairs:  # type: ignore[misc]
+    def layer_norm() -> Pairs:
         ops = importlib.import_module("flag_gems.ops")
         x, w, b = _numbers(8, 100), _numbers(100), _numbers(100)
         yield ops.layer_norm(x, (100,), w, b)[0], F.layer_norm(x, (100,), w, b), 1e-5
 
-    def mm() -> Pairs:  # type: ignore[misc]
+    def mm() -> Pairs:
         ops = importlib.import_module("flag_gems.ops")
         a, b = (torch.randint(-3, 4, shape).half() for shape in ((64, 96), (96, 80)))
         yield ops.mm(a, b), a @ b, 1e-3
 
-    def bmm() -> Pairs:  # type: ignore[misc]
+    def bmm() -> Pairs:
         ops = importlib.import_module("flag_gems.ops")
         a, b = (torch.randint(-3, 4, shape).half() for shape in ((2, 48, 64), (2, 64, 32)))
         yield ops.bmm(a, b), a @ b, 1e-3
 
-    def sums() -> Pairs:  # type: ignore[misc]
+    def sums() -> Pairs:
         ops, x = importlib.import_module("flag_gems.ops"), _numbers(40, 60)
         yield ops.sum(x), x.sum(), 1e-5
         yield ops.sum_dim(x, [1]), x.sum(1), 1e-5
         yield ops.cumsum(x, 1), x.cumsum(1), 1e-5
         yield ops.var_mean(x, [1])[0], x.var(1), 1e-5
 
-    def extremes() -> Pairs:  # type: ignore[misc]
+    def extremes() -> Pairs:
         ops, x = importlib.import_module("flag_gems.ops"), _numbers(40, 60)
         yield ops.argmax(x, 1), x.argmax(1), 0.0
         yield ops.amax(x, [0]), x.amax(0), 0.0
         yield ops.topk(x, 5)[0], x.topk(5)[0], 0.0
 
-    def elementwise() -> Pairs:  # type: ignore[misc]
+    def elementwise() -> Pairs:
         ops, x, y = importlib.import_module("flag_gems.ops"), _numbers(7, 33), _numbers(7, 33)
         yield ops.gelu(x), F.gelu(x), 1e-5
         yield ops.silu(x), F.silu(x), 1e-5
         yield ops.add(x, y), x + y, 0.0
         yield ops.where_self(x > 0, x, y), torch.where(x > 0, x, y), 0.0
 
-    def gathers() -> Pairs:  # type: ignore[misc]
+    def gathers() -> Pairs:
         ops, x = importlib.import_module("flag_gems.ops"), _numbers(20, 30)
         rows = torch.randint(0, 20, (8,))
         yield ops.index_select(x, 0, rows), x.index_select(0, rows), 0.0
@@ -176,14 +176,14 @@ class FlagGems:
 class Sglang:
     _OPS = "sglang.kernels.ops"
 
-    def prefill_attention() -> Pairs:  # type: ignore[misc]
+    def prefill_attention() -> Pairs:
         ops = importlib.import_module("sglang.kernels.ops.attention.prefill_attention")
         q, k, v = (_numbers(48, heads, 64, dtype=torch.float16) for heads in (4, 2, 2))
         out, start, lengths = torch.empty_like(q), torch.tensor([0]), torch.tensor([48])
         ops.context_attention_fwd(q, k, v, out, start.int(), lengths.int(), 48)
         yield out, _attention(q, k, v), 2e-3
 
-    def decode_attention() -> Pairs:  # type: ignore[misc]
+    def decode_attention() -> Pairs:
         ops = importlib.import_module("sglang.kernels.ops.attention.decode_attention")
         q, k, v = (_numbers(*shape, dtype=torch.float16)
                    for shape in ((2, 4, 64), (40, 2, 64), (40, 2, 64)))  # fmt: skip
@@ -197,14 +197,14 @@ class Sglang:
             wanted = _attention(q[request][None], k[first:last], v[first:last], causal=False)
             yield out[request], wanted[0], 2e-3
 
-    def merge_state() -> Pairs:  # type: ignore[misc]
+    def merge_state() -> Pairs:
         ops = importlib.import_module("sglang.kernels.ops.attention.merge_state")
         (a, b), (s, t) = ([_numbers(*shape) for _ in range(2)] for shape in ((6, 4, 64), (6, 4)))
         found, _ = ops.merge_state_triton(a, s, b, t)
         weight = torch.sigmoid(s - t)[..., None]
         yield found, a * weight + b * (1 - weight), 1e-5
 
-    def quantization() -> Pairs:  # type: ignore[misc]
+    def quantization() -> Pairs:
         ops = importlib.import_module("sglang.kernels.ops.quantization.int8_kernel")
         x = _numbers(8, 256, dtype=torch.bfloat16)
         codes, scales = ops.per_token_quant_int8(x)
@@ -212,7 +212,7 @@ class Sglang:
         codes, scales = ops.per_token_group_quant_int8(x, 128)
         yield codes.float() * scales.repeat_interleave(128, 1), x.float(), 0.02
 
-    def block_fp8_matmul() -> Pairs:  # type: ignore[misc]
+    def block_fp8_matmul() -> Pairs:
         ops = importlib.import_module("sglang.kernels.ops.gemm.int8_kernel")
         a, b = (torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((32, 256), (128, 256)))
         sa, sb = torch.rand(32, 2), torch.rand(1, 2)
@@ -221,7 +221,7 @@ class Sglang:
                   b.float() * sb.repeat_interleave(128, 1))  # fmt: skip
         yield found, scaled[0] @ scaled[1].T, 1e-3
 
-    def gelu_and_mul() -> Pairs:  # type: ignore[misc]
+    def gelu_and_mul() -> Pairs:
         ops = importlib.import_module("sglang.kernels.ops.activation.gelu_and_mul_triton")
         x = _numbers(8, 128)
         found = ops.gelu_and_mul_triton(x)
@@ -230,14 +230,14 @@ class Sglang:
 
 
 class Vllm:
-    def prefill_attention() -> Pairs:  # type: ignore[misc]
+    def prefill_attention() -> Pairs:
         ops = importlib.import_module("vllm.v1.attention.ops.triton_prefill_attention")
         q, k, v = (_numbers(48, heads, 64, dtype=torch.float16) for heads in (4, 2, 2))
         out, start, lengths = torch.empty_like(q), torch.tensor([0]), torch.tensor([48])
         ops.context_attention_fwd(q, k, v, out, start.int(), lengths.int(), 48)
         yield out, _attention(q, k, v), 2e-3
 
-    def merge_attn_states() -> Pairs:  # type: ignore[misc]
+    def merge_attn_states() -> Pairs:
         ops = importlib.import_module("vllm.v1.attention.ops.triton_merge_attn_states")
         (a, b), (s, t) = ([_numbers(*shape) for _ in range(2)] for shape in ((6, 4, 64), (4, 6)))
         out = torch.empty_like(a)
@@ -245,7 +245,7 @@ class Vllm:
         weight = torch.sigmoid(s - t).T[..., None]
         yield out, a * weight + b * (1 - weight), 1e-5
 
-    def awq() -> Pairs:  # type: ignore[misc]
+    def awq() -> Pairs:
         ops = importlib.import_module("vllm.model_executor.layers.quantization.awq_triton")
         order, k, n, group = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7]), 128, 64, 64
         codes, zeros = torch.randint(0, 16, (k, n)), torch.randint(0, 16, (k // group, n))
@@ -267,24 +267,24 @@ class Vllm:
 
 
 class TileLang:
-    def matmul() -> Pairs:  # type: ignore[misc]
+    def matmul() -> Pairs:
         yield from _tilelang_product(torch.float16, transposed=False)
 
-    def matmul_transposed() -> Pairs:  # type: ignore[misc]
+    def matmul_transposed() -> Pairs:
         yield from _tilelang_product(torch.float16, transposed=True)
 
-    def matmul_bf16() -> Pairs:  # type: ignore[misc]
+    def matmul_bf16() -> Pairs:
         yield from _tilelang_product(torch.bfloat16, transposed=True)
 
-    def matmul_int8() -> Pairs:  # type: ignore[misc]
+    def matmul_int8() -> Pairs:
         yield from _tilelang_product(torch.int8, transposed=True)
 
-    def softmax() -> Pairs:  # type: ignore[misc]
+    def softmax() -> Pairs:
         x, y = _numbers(16, 256), torch.zeros(16, 256)
         _tilelang("softmax", X=x, Y=y)
         yield y, torch.softmax(x, -1), 1e-5
 
-    def add() -> Pairs:  # type: ignore[misc]
+    def add() -> Pairs:
         x, y, z = _numbers(16, 256), _numbers(16, 256), torch.zeros(16, 256)
         _tilelang("add", X=x, Y=y, Z=z)
         yield z, x + y, 0.0
@@ -307,37 +307,37 @@ def _tilelang_product(kind: torch.dtype, *, transposed: bool) -> Pairs:
 
 
 class Inductor:
-    def layer_norm() -> Pairs:  # type: ignore[misc]
+    def layer_norm() -> Pairs:
         x, w, b = _numbers(16, 256), _numbers(256), _numbers(256)
         yield from _inductor(lambda: F.layer_norm(x, (256,), w, b) * torch.sigmoid(x))
 
-    def softmax() -> Pairs:  # type: ignore[misc]
+    def softmax() -> Pairs:
         x = _numbers(4, 3000)
         yield from _inductor(lambda: torch.softmax(x / 3, -1))
 
-    def transposed_sum() -> Pairs:  # type: ignore[misc]
+    def transposed_sum() -> Pairs:
         x, y = _numbers(96, 130), _numbers(130, 96)
         yield from _inductor(lambda: (x.T + y).sum(1))
 
-    def cumsum() -> Pairs:  # type: ignore[misc]
+    def cumsum() -> Pairs:
         x = _numbers(8, 200)
         yield from _inductor(lambda: x.cumsum(1))
 
-    def cross_entropy() -> Pairs:  # type: ignore[misc]
+    def cross_entropy() -> Pairs:
         x, y = _numbers(16, 300), torch.randint(0, 300, (16,))
         yield from _inductor(lambda: F.cross_entropy(x, y))
 
 
 class Tlx:
-    def gemm_pipelined() -> Pairs:  # type: ignore[misc]
+    def gemm_pipelined() -> Pairs:
         yield from _tlx("product", "gemm_pipelined")
 
-    def gemm_ws() -> Pairs:  # type: ignore[misc]
+    def gemm_ws() -> Pairs:
         yield from _tlx("product", "gemm_ws")
         if CHOSEN["arch"] == "sm_100":
             yield from _tlx("product", "gemm_2cta")
 
-    def fa_ws() -> Pairs:  # type: ignore[misc]
+    def fa_ws() -> Pairs:
         yield from _tlx("attention", "fa_ws")
 
 

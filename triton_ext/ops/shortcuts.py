@@ -138,14 +138,7 @@ def keep(function: Function, call: Call, plan: ProductPlan, is_left: bool = Fals
         dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
         dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
     ).check
-    made = Shortcut(
-        check,
-        plan,
-        is_left,
-        residual is None,
-        activation,
-        linear,
-    )
+    made = Shortcut(check, plan, is_left, residual is None, activation, linear)
     key = function, addend is None, activation, a.numel(), b.numel()
     with plans.lock:
         if plans.cached(plans.signature(call)) is not plan:  # forgotten meanwhile
