@@ -31,7 +31,7 @@ def driver(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(streams, "driver_function", function)
+    monkeypatch.setattr(streams, "_function", function)
     return made
 
 

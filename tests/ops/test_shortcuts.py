@@ -60,7 +60,7 @@ def started():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "PreparedLaunch", Launch)
-        patch.setattr(launches, "workspace", workspace)
+        patch.setattr(launches, "_workspace", workspace)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         for module in (checks, overrides):
             patch.setattr(module, "find_gpu", lambda device: gpu)

@@ -7,19 +7,26 @@ of another GPU that this one may access among them.
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from triton_ext.ops.device import driver_function
-
 GREATER_OR_EQUAL = 0
 """CU_STREAM_WAIT_VALUE_GEQ: the difference, of 32 bits with a sign, is not negative."""
 
 
+@functools.cache
+def _function(name: str, *types: Any) -> Any:
+    """A function of the driver, which was loaded when torch began to use the GPU."""
+    found = getattr(ctypes.CDLL("libcuda.so.1"), name)
+    found.argtypes, found.restype = types, ctypes.c_int
+    return found
+
+
 def _call(name: str, types: tuple[Any, ...], *arguments: int) -> None:
-    code = driver_function(name, *types)(*arguments)
+    code = _function(name, *types)(*arguments)
     if code:
         raise RuntimeError(f"{name}: the CUDA driver returns error {code}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -39,18 +38,6 @@ class Gpu:
         from triton_ext.emulator.host import emulate  # imports the whole emulator
 
         return emulate.emulate(f"sm_{self.arch}")
-
-
-@functools.cache
-def driver_function(name: str, *types: Any) -> Any:
-    """A function of CUDA's driver, which was loaded when torch began to use the GPU.
-
-    Args:
-        types: of its arguments, of `ctypes`; it returns an error's number, or 0.
-    """
-    found = getattr(ctypes.CDLL("libcuda.so.1"), name)
-    found.argtypes, found.restype = types, ctypes.c_int
-    return found
 
 
 @functools.cache

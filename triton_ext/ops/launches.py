@@ -24,7 +24,6 @@ from triton_ext.layouts.triton.gluon import to_gluon
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
 from triton_ext.ops.operands import TmaView
-from triton_ext.ops.workspaces import workspace
 
 MAX_TENSOR_MAPS = 4096
 """How many tensor maps are kept (about 300 bytes each); the oldest is forgotten first."""
@@ -76,6 +75,7 @@ _lock = threading.Lock()
 _numbers = itertools.count()
 _tensor_maps: dict[tuple[int, int], Any] = {}
 _direct_launches: dict[tuple[KernelSpec, int | None], DirectLaunch] = {}
+_workspaces: dict[tuple[int, int], torch.Tensor] = {}
 
 
 def _direct_launch(config: KernelSpec, index: int, compiled: Any) -> DirectLaunch | None:
@@ -84,6 +84,22 @@ def _direct_launch(config: KernelSpec, index: int, compiled: Any) -> DirectLaunc
         return _direct_launches.setdefault((config, index), DirectLaunch(compiled))
     except LookupError:
         return None
+
+
+def _workspace(size: int, index: int, stream: int) -> torch.Tensor:
+    """Zeroed memory that the launches of one stream share, one after the other.
+
+    A graph that is being captured gets its own for each launch: it may be replayed on any stream,
+    and Inductor's CUDA graph trees refuse what lives in a graph's pool after its capture
+    (torch/_inductor/cudagraph_trees.py, ``check_memory_pool``).
+    """
+    is_captured = torch.cuda.is_current_stream_capturing()
+    found = None if is_captured else _workspaces.get((index, stream))
+    if found is None or found.numel() < size:
+        found = torch.zeros(size, dtype=torch.uint8, device=torch.device("cuda", index))
+        if not is_captured:
+            _workspaces[index, stream] = found
+    return found
 
 
 def _matrices(
@@ -291,7 +307,7 @@ class PreparedLaunch:
     def _fill_workspace(self, arguments: list[Any], stream: int) -> None:
         if self._workspace_slot is not None:
             assert self.gpu.index is not None
-            memory = workspace(self.plan.workspace_bytes, self.gpu.index, stream)
+            memory = _workspace(self.plan.workspace_bytes, self.gpu.index, stream)
             arguments[self._workspace_slot] = memory.data_ptr()
 
     def _found(self) -> DirectLaunch | None:
@@ -357,7 +373,7 @@ class PreparedLaunch:
                 memory = torch.zeros(plan.workspace_bytes, dtype=torch.uint8)
             else:
                 stream = driver.active.get_current_stream(index)
-                memory = workspace(plan.workspace_bytes, index, stream)
+                memory = _workspace(plan.workspace_bytes, index, stream)
             others["workspace"] = memory
         compiled = plan.launch(others)
         if index is not None and self.direct is None and not needs_the_jit():
