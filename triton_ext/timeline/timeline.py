@@ -71,12 +71,12 @@ class Stall:
     """Where warps waited.
 
     Attributes:
-        place: the source line, or the instruction.
+        location: the source line, or the instruction.
         what: what they waited for.
         share: the cycles that warps waited here, of all cycles of all warps.
     """
 
-    place: str
+    location: str
     what: str
     share: float
 
@@ -448,19 +448,19 @@ class Timeline:
         result = self._solution[2]
         found: defaultdict[tuple[str, str], float] = defaultdict(float)
         for (at, what), cycles in result.stalls.items():
-            found[self.trace.lines[at].place, what.rpartition(PHASE)[0] or what] += cycles
+            found[self.trace.lines[at].location, what.rpartition(PHASE)[0] or what] += cycles
         cluster = next(iter(self.trace.clusters.values()))
         every = result.cycles * sum(map(len, cluster.warps)) * min(self._slots, len(result.ends))
         return [
-            Stall(place, what, cycles / max(every, 1.0))
-            for (place, what), cycles in sorted(found.items(), key=lambda each: -each[1])
+            Stall(location, what, cycles / max(every, 1.0))
+            for (location, what), cycles in sorted(found.items(), key=lambda each: -each[1])
         ]
 
     def what_if(self) -> dict[str, float]:
         """The seconds, if something cost nothing; by what.
 
-        "more stages": nobody who starts TMA loads waits until a stage is empty, which no ring can
-        beat, however long.
+        "more stages": nobody who starts TMA loads waits until a stage is empty, which no
+        pipeline can beat, however long.
         """
         faster = {
             "faster tensor cores": {"flops_per_cycle": ENDLESS, "operand_bytes": ENDLESS},
@@ -515,7 +515,10 @@ class Timeline:
             "blocks": math.prod(self.trace.grid),
             "blocks_of_an_sm": self._slots,
             "utilisation": self.utilisation,
-            "stalls": [vars(stall) for stall in self.stalls[:stalls]],
+            "stalls": [
+                {"place": each.location, "what": each.what, "share": each.share}
+                for each in self.stalls[:stalls]
+            ],
             "what_if": self.what_if(),
             "known_errors": [vars(each) for each in known_errors(self.gpu, self.flops > 0)],
         }
@@ -537,7 +540,7 @@ class Timeline:
         ]
         for stall in self.stalls[:SHOWN_STALLS]:
             what = f" for {stall.what}" if stall.what else ""
-            lines.append(f"  {stall.share:4.0%} of the warps' time: {stall.place} waits{what}")
+            lines.append(f"  {stall.share:4.0%} of the warps' time: {stall.location} waits{what}")
         for name, seconds in sorted(found["what_if"].items(), key=lambda each: each[1]):
             change = seconds / self.seconds - 1
             if change < -0.005:
