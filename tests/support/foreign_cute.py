@@ -47,7 +47,9 @@ class Quack:
             return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * w
 
         inputs = _numbers(6, 1024), _numbers(1024, dtype=torch.float32)
-        yield from _with_gradients(lambda x, w: ops.rmsnorm(x, w, eps=1e-6), defined, ROUNDED, *inputs)
+        yield from _with_gradients(
+            lambda x, w: ops.rmsnorm(x, w, eps=1e-6), defined, ROUNDED, *inputs
+        )
 
     def softmax() -> Pairs:
         ops, x = importlib.import_module("quack.softmax"), _numbers(6, 1024, dtype=torch.float32)

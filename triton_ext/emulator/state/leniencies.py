@@ -119,8 +119,9 @@ TWICE = Leniency(
     " number of threads which participate",
     "an arrival of as many threads more",
     'PTX ISA, "bar"',
-    "FlashAttention-4's backward pass, whose warp that stores a piece arrives and then waits with"
-    " its warpgroup for 160 threads; its results are checked on Blackwell GPUs",
+    "FlashAttention-4 and QuACK: the first warpgroup of two that take turns lets itself in so, and"
+    " the warp that stores a piece arrives and waits; their results are checked on Hopper and"
+    " Blackwell GPUs",
 )
 LENIENCIES = (
     QUARTER,
