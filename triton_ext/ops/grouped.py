@@ -5,6 +5,7 @@ experts multiplies each expert's tokens with its weights in one launch.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from triton_ext.errors import LayoutError
 from triton_ext.ops import checks, products
 from triton_ext.ops.call import Call, is_bare, wants_gradient
-from triton_ext.ops.eager import repeated
+from triton_ext.ops.eager import repeated, shortened_with
 from triton_ext.ops.epilogue import Epilogue
 from triton_ext.ops.forward_mode import refuse_tangents
 from triton_ext.ops.functional import matmul
@@ -80,6 +81,11 @@ def grouped_mm(
     Raises:
         UnsupportedDeviceError, LayoutError: as for `matmul`.
     """
+    others = [offs, counts, rows, out_rows, factors]
+    function = "grouped_mm", activation, out_dtype
+    made = _shortened(function, a, b, others, batch_invariant)
+    if made is not None:
+        return made
     ends = _ends(a, b, offs, counts)
     _check_gated(activation)
     if ends is None:
@@ -92,7 +98,8 @@ def grouped_mm(
     epilogue = Epilogue(
         activation=activation, offs=ends, rows=rows, out_rows=out_rows, factors=factors
     )
-    return _made(Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant))
+    call = Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant)
+    return _made(call, function, others)
 
 
 def scaled_grouped_mm(
@@ -128,11 +135,16 @@ def scaled_grouped_mm(
         out_dtype: of the output.
         use_fast_accum, batch_invariant: as for `triton_ext.scaled_mm`.
     """
+    others = [scale_a, scale_b, offs, counts, rows, out_rows, factors]
+    function = "scaled_grouped_mm", activation, out_dtype, bool(use_fast_accum)
+    made = _shortened(function, a, b, others, batch_invariant)
+    if made is not None:
+        return made
     ends = _ends(a, b, offs, counts)
     if ends is None:
         raise LayoutError("offs", None, "must be given, or counts of two batches")
     _check_gated(activation)
-    scales, blocks = _scales(a, b, ends, scale_a, scale_b)
+    scales, blocks = scales_of_groups(a, b, ends, scale_a, scale_b)
     if rows is not None:
         checks.check_groups(Call(a, b, Epilogue(offs=ends, rows=rows)))
         (of_a, whole), (blocks_a, blocks_b) = scales, blocks
@@ -146,7 +158,26 @@ def scaled_grouped_mm(
     if wants_gradient(call):
         rule = "scaled_grouped_mm has no gradient; detach its operands"
         raise LayoutError("requires_grad", True, rule)
-    return _made(call)
+    return _made(call, function, others)
+
+
+def _shortened(
+    function: tuple[Any, ...], a: Any, b: Any, others: list[Any], batch_invariant: Any
+) -> Tensor | None:
+    """What a call makes that has a shortcut; else None. Nothing is assumed of what it is given.
+
+    Args:
+        function: a name, an activation, an output's type, and what else is told by equality.
+        others: the tensors after a and b, or None.
+    """
+    _, activation, out_dtype, *_ = function
+    if not (
+        batch_invariant is None
+        and (activation is None or type(activation) is str)
+        and (out_dtype is None or type(out_dtype) is torch.dtype)
+    ):
+        return None
+    return shortened_with(function, a, b, *others)
 
 
 def _taken(scales: Tensor | None, rows: Tensor) -> Tensor | None:
@@ -186,7 +217,9 @@ def _ends(a: Any, b: Any, offs: Any, counts: Any) -> Tensor | None:
 Pair = tuple[Tensor | None, Tensor | None]
 
 
-def _scales(a: Tensor, b: Tensor, offs: Tensor, scale_a: Any, scale_b: Any) -> tuple[Pair, Pair]:
+def scales_of_groups(
+    a: Tensor, b: Tensor, offs: Tensor, scale_a: Any, scale_b: Any
+) -> tuple[Pair, Pair]:
     """Scales as the kernel takes them: whole ones or those of rows and columns, and of blocks."""
     if Call(a, b, Epilogue(offs=offs)).groups == "K":
         raise LayoutError("a.shape", tuple(a.shape), "must have 3 dimensions, or b, with scales")
@@ -223,10 +256,16 @@ def _scales(a: Tensor, b: Tensor, offs: Tensor, scale_a: Any, scale_b: Any) -> t
     return (None, None), (scale_a, scale_b)
 
 
-def _made(call: Call) -> Tensor:
-    """The result of a call, by the shortest way on which torch sees all that it must know of."""
+def _made(
+    call: Call, function: tuple[Any, ...] | None = None, others: Sequence[Any] | None = None
+) -> Tensor:
+    """The result of a call, by the shortest way on which torch sees all that it must know of.
+
+    Args:
+        function, others: what `_shortened` was asked for it.
+    """
     if not wants_gradient(call):
-        made = repeated(call)
+        made = repeated(call, function if call.batch_invariant is None else None, others)
         if made is not None:
             return made
     checks.check_groups(call)
