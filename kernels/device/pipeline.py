@@ -309,8 +309,8 @@ class Pipeline:
         with a barrier of the cluster that waits for them.
 
         Args:
-            filled: how many tiles there were: nobody arrives for those of a ring that a short K
-                has not filled, and each wait takes 50 cycles.
+            filled: how many tiles there were: nobody arrives for stages that a short K has not
+                filled, and each wait takes 50 cycles.
         """
         if self.PLAN.tile.shares_tiles or (gl.num_ctas() > 1 and not ENDS_TOGETHER):
             STAGES: gl.constexpr = self.PLAN.tile.stages

@@ -233,7 +233,7 @@ EMULATED = [
     # a residual whose pieces all have buffers, of several tiles of a block
     ({"block_n": 96, "c_parts": 3, "c_buffers": 3, "consumers": 2, "residual": True}, 264, 200, 136,
      2),
-    # sums of fp8 promoted: one instruction of one tensor, of units, of 2 x 64 rows; in
+    # fp32 accumulation of fp8: one instruction of one tensor, of units, of 2 x 64 rows; in
     # turn; in clusters; in parts; K among blocks; with few rows
     ({"element_type": "e4m3", "block_k": 128, "consumers": 2, "stages": 2,
       "fp32_accumulation": True}, 200,
@@ -308,9 +308,9 @@ EMULATED = [
      100, 3),
     ({"element_type": "fp16", "block_n": 24, "b_swizzle": 64, "c_parts": 3, "consumers": 1,
       "block_m": 64}, 72, 40, 136, 3),
-    # a block's last tile leaves through the ring: of rows that consumers divide; of one consumer in
-    # clusters; in turn, with a long and a short K; of three; of few rows;
-    # of promoted sums; of 8 bits
+    # a block's last tile leaves through the pipeline: of rows that consumers divide; of one
+    # consumer in clusters; in turn, with a long and a short K; of three; of few rows;
+    # of fp32 accumulation; of 8 bits
     ({"block_n": 72, "c_parts": 9, "consumers": 2, "last_through_pipeline": True}, 264, 232, 136,
       2),
     ({"block_m": 64, "block_n": 88, "c_parts": 11, "c_buffers": 3, "consumers": 1, "cluster_m": 2,
