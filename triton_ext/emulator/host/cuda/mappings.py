@@ -145,11 +145,8 @@ class VirtualMemory:
         return (piece.offset + offset,)
 
     def _whole_mappings(self, address: int, size: int) -> list[int]:
-        """The mappings that make a range up.
-
-        Raises:
-            CudaError: it has bytes that are not mapped, or cuts a mapping.
-        """
+        """The mappings that make a range up. Raises CudaError: it has bytes that are not mapped, or
+        cuts a mapping."""
         found = self._within(address, size)
         if not size or sum(self._mappings[each].size for each in found) != size:
             why = f"{address:#x}: {size} bytes of it are not whole mappings"
