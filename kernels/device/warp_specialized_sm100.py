@@ -246,8 +246,12 @@ def load(operands, pipeline, tickets):
         work = tickets.work(ticket)
         if operands.gathers():
             seen = operands.peers.wait_for(seen, work, tickets.tiling)
+        if pipeline.rows is None:
+            held = ()
+        else:
+            held = pipeline.rows.of(work)
         for k in range(work.k_first, work.k_end):
-            pipeline.fill(slot, operands, work, k)
+            pipeline.fill(slot, operands, work, k, held)
             slot = slot.next()
         filled += work.k_end - work.k_first
         ticket = tickets.next(ticket)
