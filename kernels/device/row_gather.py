@@ -46,15 +46,19 @@ def rows_of_a(indices, row, work, PLAN: gl.constexpr):
 
 
 @gluon.constexpr_function
-def copies_text(tile, first):
+def copies_text(tile, first, whole):
     """The instructions by which a thread copies its chunks of a line of `HELD` rows, from `first`.
 
     In a turn, the 8 threads of a line (4, 2, ...) copy a row, and ask the one that holds its index.
+
+    Args:
+        whole: whether all of the line is there; else a chunk may have less than 16 bytes, for which
+            ptxas makes twice as many instructions.
     """
     chunks = tile.line // CHUNK.value
     together = 32 // chunks
     turns = min(chunks, -(-(tile.rows - first) // (2 * together)))
-    lines = [".reg .pred known, some;", ".reg .b32 lane, row, size;", ".reg .b64 source;"]
+    lines = [".reg .pred none, some;", ".reg .b32 lane, row, size;", ".reg .b64 source;"]
     for turn in range(turns):
         row = first + 2 * together * turn
         to = row // tile.unit * (tile.unit * tile.line * tile.lines) + row % tile.unit * tile.line
@@ -62,13 +66,14 @@ def copies_text(tile, first):
         lines += [
             f"add.u32 lane, $4, {together * turn};",
             "shfl.sync.idx.b32 row, $6, lane, 31, 0xffffffff;",
-            "setp.ge.s32 known, row, 0;",
-            "selp.b32 size, $5, 0, known;",
+            "setp.lt.s32 none, row, 0;",
+            "" if whole else "selp.b32 size, 0, $5, none;",
             "" if all_there else "setp.ge.s32 some, row, -1;",
             "max.s32 row, row, 0;",
             "mad.wide.s32 source, row, $3, $2;",
             ("" if all_there else "@some ")
-            + f"cp.async.cg.shared.global.L2::128B [$1+{to}], [source], {CHUNK.value}, size;",
+            + f"cp.async.cg.shared.global.L2::128B [$1+{to}], [source], {CHUNK.value}, "
+            + ("none;" if whole else "size;"),
         ]
     return "{\n" + "\n".join([*lines, "mov.b32 $0, 0;"]) + "\n}"
 
@@ -121,6 +126,19 @@ class RowGather:
         return found
 
     @gluon.jit
+    def copy_line(self, held, to, source, left, WHOLE: gl.constexpr):
+        """Start the copies of a line of all rows; see `copies_text`."""
+        PARTS: gl.constexpr = len(held)
+        _, lane, _, _ = self.position()
+        for part in gl.static_range(PARTS):
+            gl.inline_asm_elementwise(
+                copies_text(self.PLAN.gathered, part * HELD, WHOLE), "=r,r,l,r,r,r,r",
+                [to, source, self.step + lane * 0, lane * CHUNK // self.PLAN.gathered.line, left,
+                 held[part]],
+                gl.int32, is_pure=False, pack=1,
+            )  # fmt: skip
+
+    @gluon.jit
     def fill(self, index, held, k, barrier):
         """Start the copies of a K tile into a buffer; all of the warps' threads arrive then.
 
@@ -128,24 +146,22 @@ class RowGather:
             held: the indices of the tile's rows, see `of`.
         """
         TILE: gl.constexpr = self.PLAN.gathered
-        _, lane, row, chunk = self.position()
+        _, _, row, chunk = self.position()
         to = own_address(self.tiles) + index * TILE.stage + row * TILE.line
         swizzled = chunk * CHUNK
         BITS: gl.constexpr = len(TILE.swizzle)
         LINES: gl.constexpr = TILE.lines
-        PARTS: gl.constexpr = len(held)
         for bit in gl.static_range(BITS):
             swizzled ^= (row >> bit & 1) * TILE.swizzle[bit]
         for line in gl.static_range(LINES):
             column = (k * TILE.lines + line) * TILE.line + chunk * CHUNK
             left = gl.minimum(gl.maximum(self.row_bytes - column, 0), CHUNK)
-            for part in gl.static_range(PARTS):
-                gl.inline_asm_elementwise(
-                    copies_text(TILE, part * HELD), "=r,r,l,r,r,r,r",
-                    [to + swizzled + line * TILE.unit * TILE.line, self.base + column,
-                     self.step + row * 0, lane * CHUNK // TILE.line, left, held[part]],
-                    gl.int32, is_pure=False, pack=1,
-                )  # fmt: skip
+            there = to + swizzled + line * TILE.unit * TILE.line
+            source = self.base + column
+            if (k * TILE.lines + line + 1) * TILE.line <= self.row_bytes:
+                self.copy_line(held, there, source, left, True)
+            else:
+                self.copy_line(held, there, source, left, False)
         gl.inline_asm(ARRIVE, "r", (own_address(barrier),))
 
 
