@@ -2,10 +2,10 @@
 
 On Hopper, TMA copies what lies together, so two warps copy the rows by ``cp.async``, 16 bytes a
 thread and 8 threads a line, to the place that the generated layout gives these; each thread arrives
-at the buffer's barrier when its copies have. The indices of a tile's rows are read once, and held in
-registers for all of K. The tensor cores read by the async proxy, so that a
+at the buffer's barrier when its copies have. The tensor cores read by the async proxy, so that a
 consumer needs a proxy fence before it multiplies. On Blackwell, each thread of the warp that copies
-brings four rows by TMA (``tile::gather4``).
+brings four rows by TMA (``tile::gather4``). The indices of a tile's rows are read once, and held in
+registers for all of K.
 
 An index that is no row of A brings zeros, and nothing is read for it.
 """

@@ -246,10 +246,7 @@ def load(operands, pipeline, tickets):
         work = tickets.work(ticket)
         if operands.gathers():
             seen = operands.peers.wait_for(seen, work, tickets.tiling)
-        if pipeline.rows is None:
-            held = ()
-        else:
-            held = pipeline.rows.of(work)
+        held = () if pipeline.rows is None else pipeline.rows.of(work)
         for k in range(work.k_first, work.k_end):
             pipeline.fill(slot, operands, work, k, held)
             slot = slot.next()
