@@ -265,8 +265,9 @@ def test_relaxed_arrivals_and_waits_alone_order_nothing(release, acquire):
          " @%p1 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 1;", BarrierFault,
          "transaction count becomes 1048576"),
         (" @%p1 mbarrier.init.shared.b64 [%r1], 1;\n"
-         " @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r1], 64;", BarrierFault,
-         "has 64 bytes outstanding: bytes are expected that never arrived"),
+         " @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r1], 64;\n"
+         " @%p1 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r1], 16;", BarrierFault,
+         "has 48 bytes outstanding: bytes are expected that never arrived"),
         (" @%p1 mbarrier.init.shared.b64 [%r1], 1;\n"
          " @%p1 mbarrier.arrive.shared.b64 %rd5, [%r1];\n"
          " @%p1 mbarrier.arrive.shared.b64 _, [%r1];\n"
@@ -286,6 +287,15 @@ def test_misused_barriers(body, fault, message):
         if isinstance(caught.value, UninitializedRead):
             assert caught.value.use.opcode == "st.global.b32"
         assert "warp 0" in caught.value.where or "warps 0" in caught.value.where
+
+
+def test_a_block_may_end_while_bytes_are_expected_and_no_copy_was_issued():
+    run("""
+ @%p1 mbarrier.init.shared.b64 [%r1], 1;
+ @%p1 mbarrier.arrive.expect_tx.shared.b64 %rd5, [%r1], 64;
+ @%p1 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r1], 64;
+ @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r1], 64;
+""")
 
 
 def test_a_deadlock_says_who_waits_for_what():

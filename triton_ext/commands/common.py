@@ -320,11 +320,8 @@ def encoding_options(
 
 
 def refuse(given: Mapping[str, bool], reason: str) -> None:
-    """Refuse the options that are given.
-
-    Raises:
-        click.UsageError: "--a, --b cannot be used `reason`".
-    """
+    """Refuse the options that are given. Raises click.UsageError: "--a, --b cannot be used
+    `reason`"."""
     names = ", ".join(name for name, used in given.items() if used)
     if names:
         raise click.UsageError(f"{names} cannot be used {reason}")

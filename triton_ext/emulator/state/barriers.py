@@ -256,6 +256,10 @@ class History:
         found = list(dict.fromkeys(found))
         return " and ".join([", ".join(found[:-1]), found[-1]] if found[1:] else found)
 
+    def expected(self, phase: int) -> int:
+        """The bytes that are expected so far in a phase that is not complete."""
+        return sum(self._phases.get(phase, {}).get(EXPECTED, {}).values())
+
     def lines(self, phase: int) -> list[str]:
         """What happened in a phase that is not complete, and in the one before."""
         found = []
