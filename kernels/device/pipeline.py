@@ -197,8 +197,12 @@ class Pipeline:
         return halves.index(2 * slot.index + WHICH)
 
     @gluon.jit
-    def fill(self, slot, operands, work, k):
-        """Wait until the slot is free, and start the copies of all its tiles, those of K tile k."""
+    def fill(self, slot, operands, work, k, held=()):
+        """Wait until the slot is free, and start the copies of all its tiles, those of K tile k.
+
+        Args:
+            held: the indices of the tile's rows of A, if they are copied here (sm_100).
+        """
         TILE: gl.constexpr = self.PLAN.tile
         LEFT: gl.constexpr = self.PLAN.boxes[0]
         RIGHT: gl.constexpr = self.PLAN.boxes[1]
@@ -265,7 +269,7 @@ class Pipeline:
                       self.b_tiles.index(slot.index), self.PLAN.right_k_major,
                       SHARED=SHARED)  # fmt: skip
         if ROWS_HERE:
-            self.rows.fill(slot.index, work, k, barrier)
+            self.rows.fill(slot.index, held, k, barrier)
         if scales is not None:
             scales.fill(slot.index, work, k, barrier)
 
@@ -291,9 +295,10 @@ class Pipeline:
         """Wait until the slots of a tile are free, one after the other, and start the copies of its
         rows of A; the slot behind.
         """
+        held = self.rows.of(work)
         for k in range(work.k_end):
             self.wait_free(slot)
-            self.rows.fill(slot.index, work, k, self.ready.index(slot.index))
+            self.rows.fill(slot.index, held, k, self.ready.index(slot.index))
             slot = slot.next()
         return slot
 
