@@ -38,7 +38,13 @@ from triton_ext.ops.epilogue import (
 from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangents
 from triton_ext.ops.gates import Gate
 from triton_ext.ops.products import product
-from triton_ext.ops.scales import blocks_of, for_tensor_cores, have_blocks, same_shape
+from triton_ext.ops.scales import (
+    blocks_of,
+    for_tensor_cores,
+    have_blocks,
+    same_shape,
+    scale_columns,
+)
 from triton_ext.ops.shapes import canonical
 from triton_ext.ops.types import SCALE_LENGTHS, bias_type
 
@@ -74,7 +80,9 @@ def matmul(
 
     A gated activation makes (..., M, N / 2) of the product in the kernel: the first half of the
     columns, the gate, by silu ("swiglu"), gelu ("geglu") or relu ("reglu"), times the second half,
-    up; or, with "swiglu_interleaved" and so on, of each two neighbours. The sums are never stored:
+    up; or, with "swiglu_interleaved" and so on, of each two neighbours. "swigluoai" is GPT-OSS's:
+    the gate at most 7, times the logistic function of 1.702 times that, times up, clamped to +-7,
+    plus 1. The sums are never stored:
     for a gradient they are made again.
 
     Memory beyond the output: a copy of an operand that TMA can read neither by rows nor by columns
@@ -520,14 +528,13 @@ def _check_blocks(
         _check_fp32_blocks(a, m, n, blocks_a, blocks_b)
         return
     legal = [first.dtype] if first.dtype in SCALE_LENGTHS else list(SCALE_LENGTHS)
-    k = a.shape[1] * (2 if a.dtype == torch.float4_e2m1fn_x2 else 1)
     for name, blocks, rows in (("scale_a", blocks_a, m), ("scale_b", blocks_b, n)):
         check_kind(name, blocks, Tensor, optional=True)
         if blocks is None or blocks.dtype not in legal:
             found = "no blocks" if blocks is None else blocks.dtype
             rule = f"must be of blocks, and one of {legal}, for both operands; or fp32 for both"
             raise LayoutError(f"{name}.dtype", found, rule)
-        size = -(-rows // 128) * 512 * -(-k // (4 * SCALE_LENGTHS[blocks.dtype]))
+        size = -(-rows // 128) * 512 * scale_columns(a, blocks.dtype)
         if blocks.numel() != size or not blocks.is_contiguous():
             rule = f"must be contiguous, of {size} scales in blocks of 128 x 4"
             raise LayoutError(f"{name}.shape", tuple(blocks.shape), rule)

@@ -27,7 +27,7 @@ from triton_ext.ops import shortcuts
 from triton_ext.ops.call import Call, call_of
 from triton_ext.ops.device import active_emulator, find_gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
-from triton_ext.ops.grouped import scales_of_groups
+from triton_ext.ops.grouped import scaled_call
 from triton_ext.ops.operands import TMA_ALIGNMENT
 from triton_ext.ops.plans import cached, signature
 from triton_ext.ops.products import offered_product, product
@@ -43,6 +43,8 @@ RECIPES: dict[int, str] = {
     ).items()
 }
 """PyTorch's names of how operands are scaled, by the numbers that its operators take."""
+SWIZZLED = 1
+"""PyTorch's number of scales in blocks as the tensor cores take them (``SwizzleType``)."""
 
 _lock = threading.Lock()
 _library = torch.library.Library("aten", "IMPL")
@@ -88,12 +90,8 @@ def _takes(dims: int, call: Call, addend: Tensor | None) -> bool:
 
 
 def _made(dims: int, call: Call, function: str, addend: Tensor | None = None) -> Tensor | None:
-    """A product in 16 bits by our kernels; None if it is left to PyTorch.
-
-    Args:
-        function: under which name a shortcut of it is kept.
-        addend: what the epilogue adds, or would add if beta were not 0.
-    """
+    """A product in 16 bits by our kernels, kept for shortcuts of a function; None if it is left to
+    PyTorch. `addend`: what the epilogue adds, or would add if beta were not 0."""
     plan = cached(signature(call))
     if plan is not None and (call.out is None or not plan.overlaps(call)):
         is_left = plan.torch_is_faster and call.epilogue.residual is None
@@ -296,12 +294,11 @@ def _scaled_grouped_mm(
     bias: Tensor | None = None, scale_result: Tensor | None = None,
     out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
 ) -> Tensor | None:  # fmt: skip
-    """Products of groups in fp8, with scales of rows and columns, or of blocks."""
+    """Products of groups in fp8, with scales of rows and columns, or of blocks; or in mxfp8."""
     dtype = out_dtype or torch.bfloat16
+    function = "_scaled_grouped_mm", dtype, use_fast_accum
     if offs is not None and bias is None and scale_result is None:
-        made = shortcuts.repeated_with(
-            ("_scaled_grouped_mm", dtype, use_fast_accum), a, b, scale_a, scale_b, offs
-        )
+        made = shortcuts.repeated_with(function, a, b, scale_a, scale_b, offs)
         if made is not None:
             return made
     if (
@@ -313,17 +310,11 @@ def _scaled_grouped_mm(
         or a.dim() == b.dim()
         or not _fit_groups(a, b, offs, dtype)
         or not has_all_fp8(require_gpu(a.device).arch)
-        or not scale_a.dtype == scale_b.dtype == torch.float32
     ):
         return None
     with contextlib.suppress(LayoutError):  # scales that do not fit: PyTorch says so
-        scales, blocks = scales_of_groups(a, b, offs, scale_a, scale_b)
-        epilogue = Epilogue(
-            scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0], blocks_b=blocks[1],
-            fp32_accumulation=not use_fast_accum, offs=offs,
-        )  # fmt: skip
-        function = "_scaled_grouped_mm", dtype, use_fast_accum
-        return _kept(Call(a, b, epilogue, dtype), function, (scale_a, scale_b, offs))
+        call = scaled_call(a, b, scale_a, scale_b, offs, dtype, use_fast_accum)
+        return _kept(call, function, (scale_a, scale_b, offs))
     return None
 
 
@@ -335,7 +326,11 @@ def _scaled_grouped_mm_v2(
 ) -> Tensor | None:  # fmt: skip
     """The same, as ``torch.nn.functional.scaled_grouped_mm`` says it."""
     found = _one(scale_a, recipe_a, swizzle_a), _one(scale_b, recipe_b, swizzle_b)
-    if found not in SCALED or contraction_dim:
+    mxfp8 = all(
+        swizzle == [SWIZZLED] and [RECIPES.get(each) for each in recipe] == ["BlockWise1x32"]
+        for recipe, swizzle in ((recipe_a, swizzle_a), (recipe_b, swizzle_b))
+    )
+    if not (mxfp8 or found in SCALED) or contraction_dim:
         return None
     return _scaled_grouped_mm(
         a, b, scale_a[0], scale_b[0], offs, bias, None, out_dtype, use_fast_accum

@@ -144,9 +144,6 @@ class ProductPlan:
         if epilogue is NOTHING:
             return a, b, epilogue
         tensors = epilogue.tensors
-        if gate is not None:
-            for name in self.copies & {"bias", "scale_b"}:
-                tensors[name] = gate.one_after_other(tensors[name])
         copied: dict[str, Any] = {
             name: aligned(tensors[name]) for name in self.copies & tensors.keys() - {"residual"}
         }

@@ -154,12 +154,8 @@ def repeated(
 
 
 def repeated_with(function: Hashable, a: Tensor, b: Tensor, *others: Any) -> Tensor | None:
-    """The same of a call with other tensors, which a drop-in does not leave to torch.
-
-    Args:
-        function: all else that the product depends on.
-        others: the tensors after a and b, or None.
-    """
+    """The same of a call with other tensors, or None, which a drop-in does not leave to torch.
+    `function`: all else that the product depends on."""
     given = [each for each in others if each is not None]
     key = function, a.numel(), b.numel(), *map(is_, others, _nones)
     for each in _found.get(key, ()):
@@ -170,11 +166,8 @@ def repeated_with(function: Hashable, a: Tensor, b: Tensor, *others: Any) -> Ten
 
 def keep(function: Hashable, call: Call, plan: ProductPlan, is_left: bool = False) -> None:
     """Make a shortcut of a call for `repeated`, if it can have one: of a and b alone, or with one
-    tensor that is added as it is, and of no other arguments than function says.
-
-    Args:
-        is_left: whether a drop-in leaves it to torch.
-    """
+    tensor that is added as it is, and of no other arguments than function says. `is_left`: whether
+    a drop-in leaves it to torch."""
     bias, _, residual, beta, alpha, *others = call.epilogue
     addend = bias if residual is None else residual
     if (
