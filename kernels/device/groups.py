@@ -202,7 +202,7 @@ def groups_of(values, tiling, a_desc, b_desc, c_desc, k_extent, PLAN: gl.constex
     Args:
         a_desc, b_desc, c_desc: the kernel's descriptors, one of which has a matrix for each group.
     """
-    of_b = b_desc.shape[0] // (2 if PLAN.gated else 1)
+    of_b = b_desc.shape[0] // PLAN.parts_of_b
     if PLAN.gathered is None:
         number = gl.maximum(gl.maximum(a_desc.shape[0], of_b), c_desc.shape[0])
     else:  # A may be no batch

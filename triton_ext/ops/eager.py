@@ -87,11 +87,7 @@ def repeated(call: Call, function: str | None = None) -> Tensor | None:
 
 def multiply(call: Call, bare: bool, gradient: bool) -> Tensor:
     """What a call of `shapes.canonical` makes, by the shortest way on which torch sees all that it
-    must know of.
-
-    Args:
-        bare, gradient: what `is_bare` and `wants_gradient` say of it.
-    """
+    must know of. `bare, gradient`: what `is_bare` and `wants_gradient` say of it."""
     if call.config is not None or (bare and not gradient):
         return product(call)
     if bare and call.a.dim() > 1 and call.b.dim() == 2 and call.a.dtype == call.dtype:
@@ -167,11 +163,8 @@ class Multiply(torch.autograd.Function):
 
 
 def with_gradient(call: Call, plan: ProductPlan | None = None) -> Tensor:
-    """What a call makes, with gradients.
-
-    Args:
-        plan: that of what it makes below autograd, if that is known.
-    """
+    """What a call makes, with gradients. `plan`: that of what it makes below autograd, if that is
+    known."""
     bias, activation, residual, beta, *_ = call.epilogue
     below = _below_autograd(call)
     made: Tensor = Multiply.apply(call.a, call.b, bias, residual, beta, below, plan)

@@ -74,7 +74,9 @@ def matmul(
 
     A gated activation makes (..., M, N / 2) of the product in the kernel: the first half of the
     columns, the gate, by silu ("swiglu"), gelu ("geglu") or relu ("reglu"), times the second half,
-    up; or, with "swiglu_interleaved" and so on, of each two neighbours. The sums are never stored:
+    up; or, with "swiglu_interleaved" and so on, of each two neighbours. "swigluoai" is GPT-OSS's:
+    the gate at most 7, times the logistic function of 1.702 times that, times up, clamped to +-7,
+    plus 1. The sums are never stored:
     for a gradient they are made again.
 
     Memory beyond the output: a copy of an operand that TMA can read neither by rows nor by columns

@@ -4,7 +4,6 @@ experts multiplies each expert's tokens with its weights in one launch.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -17,8 +16,8 @@ from triton_ext.ops.eager import repeated
 from triton_ext.ops.epilogue import Epilogue
 from triton_ext.ops.forward_mode import refuse_tangents
 from triton_ext.ops.functional import matmul
-from triton_ext.ops.gated import gradient_of_sums
 from triton_ext.ops.gates import GATES, Gate
+from triton_ext.ops.grouped_gradients import backward, keep
 from triton_ext.ops.scales import have_blocks, same_shape
 from triton_ext.ops.types import output_type
 
@@ -34,6 +33,7 @@ def grouped_mm(
     rows: Tensor | None = None,
     out_rows: Tensor | None = None,
     factors: Tensor | None = None,
+    bias: Tensor | None = None,
     activation: Gate | None = None,
     out_dtype: torch.dtype | None = None,
     batch_invariant: bool | None = None,
@@ -61,8 +61,9 @@ def grouped_mm(
     of them. `factors` multiply a row last, before it is rounded. So each of a token's experts has a
     row of its own, and who adds them up does so in one order in every run.
 
-    There are gradients, by the same kernels, but not with `counts`; with `rows`, `out_rows` or
-    `factors` torch permutes and multiplies then, and makes copies.
+    There are gradients, by the same kernels, but not with `counts`. What flows to a row of a that
+    several have read is added up in fp32, in the order of the groups, and rounded once: the same
+    bits in every run. `triton_ext.ops.grouped_gradients` says what is copied for them.
 
     Memory beyond the output: a copy of an operand that TMA cannot read; of one whose contiguous
     dimension is the one that groups divide.
@@ -74,6 +75,7 @@ def grouped_mm(
         rows, out_rows: (M,), int32, of a (T, K) and b (G, K, N): as above; `offs` are of M rows, as
             is the result.
         factors: (M,), fp32.
+        bias: (G, N), of the output's type: of each group's columns; where b is (G, K, N).
         activation: gated, as for `matmul`: of N columns N / 2 are left. Where b is (G, K, N).
         out_dtype, batch_invariant: as for `matmul`.
 
@@ -83,15 +85,14 @@ def grouped_mm(
     ends = _ends(a, b, offs, counts)
     _check_gated(activation)
     if ends is None:
-        for name, each in (("rows", rows), ("out_rows", out_rows), ("factors", factors)):
+        others = {"rows": rows, "out_rows": out_rows, "factors": factors, "bias": bias}
+        for name, each in others.items():
             if each is not None:
                 raise LayoutError(name, type(each).__name__, "must be None of two batches")
         return matmul(
             a, b, activation=activation, out_dtype=out_dtype, batch_invariant=batch_invariant
         )
-    epilogue = Epilogue(
-        activation=activation, offs=ends, rows=rows, out_rows=out_rows, factors=factors
-    )
+    epilogue = Epilogue(bias, activation, offs=ends, rows=rows, out_rows=out_rows, factors=factors)
     return _made(Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant))
 
 
@@ -106,6 +107,7 @@ def scaled_grouped_mm(
     rows: Tensor | None = None,
     out_rows: Tensor | None = None,
     factors: Tensor | None = None,
+    bias: Tensor | None = None,
     activation: Gate | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     use_fast_accum: bool = False,
@@ -123,7 +125,7 @@ def scaled_grouped_mm(
         a, b, offs, counts: as for `grouped_mm`, of e4m3 or e5m2, but for the form that divides K.
         scale_a, scale_b: fp32. With counts, those of a begin with G, too. With `rows`, those of a
             are of its own rows; torch permutes them.
-        rows, out_rows, factors: as for `grouped_mm`.
+        rows, out_rows, factors, bias: as for `grouped_mm`.
         activation: as for `grouped_mm`; with scales of blocks as for `triton_ext.scaled_mm`.
         out_dtype: of the output.
         use_fast_accum, batch_invariant: as for `triton_ext.scaled_mm`.
@@ -138,7 +140,7 @@ def scaled_grouped_mm(
         (of_a, whole), (blocks_a, blocks_b) = scales, blocks
         scales, blocks = (_taken(of_a, rows), whole), (_taken(blocks_a, rows), blocks_b)
     epilogue = Epilogue(
-        activation=activation, scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0],
+        bias, activation, scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0],
         blocks_b=blocks[1], fp32_accumulation=not use_fast_accum, offs=ends, rows=rows,
         out_rows=out_rows, factors=factors,
     )  # fmt: skip
@@ -230,56 +232,36 @@ def _made(call: Call) -> Tensor:
         if made is not None:
             return made
     checks.check_groups(call)
-    if wants_gradient(call) and any(each is not None for each in call.epilogue[11:]):
-        return _permuted(call)
     if call.groups == "rows" and wants_gradient(call):
         raise LayoutError("requires_grad", True, "there is no gradient with counts; detach a and b")
     epilogue = call.epilogue
-    refuse_tangents(call.a, call.b, epilogue.scale_a, epilogue.scale_b, epilogue.factors)
+    refuse_tangents(call.a, call.b, *epilogue)
     if is_bare(call) and not wants_gradient(call):
         return products.product(call)
     if epilogue.fp32_accumulation or epilogue.scale_a is not None or epilogue.blocks_a is not None:
         scales = epilogue.scale_a, epilogue.scale_b, epilogue.blocks_a, epilogue.blocks_b
         made = scaled_operator(
             call.a, call.b, epilogue.offs, *scales, call.dtype, not epilogue.fp32_accumulation,
-            epilogue.activation, call.batch_invariant, *epilogue[11:],
+            epilogue.activation, call.batch_invariant, *epilogue[11:], epilogue.bias,
         )  # fmt: skip
     else:
         made = operator(
             call.a, call.b, epilogue.offs, call.out_dtype, epilogue.activation,
-            call.batch_invariant, *epilogue[11:],
+            call.batch_invariant, *epilogue[11:], epilogue.bias,
         )  # fmt: skip
     result: Tensor = made
     return result
-
-
-def _permuted(call: Call) -> Tensor:
-    """The same result with gradients: torch takes and puts rows, and multiplies them."""
-    rows, out_rows, factors = call.epilogue[11:]
-    a, dtype = call.a, call.dtype
-    if rows is not None:
-        known = (rows >= 0) & (rows < len(a))
-        a = a.index_select(0, rows.where(known, 0))
-        a = a.where(known[:, None], 0)
-    wide = dtype if factors is None else torch.float32
-    epilogue = call.epilogue._replace(rows=None, out_rows=None, factors=None)
-    made = _made(call._replace(a=a, epilogue=epilogue, out_dtype=wide))
-    if factors is not None:
-        made = (made * factors[:, None]).to(dtype)
-    if out_rows is None:
-        return made
-    count = len(made)  # what goes nowhere goes behind the last row
-    places = out_rows.where((out_rows >= 0) & (out_rows < count), count)
-    return made.new_zeros(count + 1, made.shape[1]).index_copy(0, places.long(), made)[:count]
 
 
 # ------------------------------------------------------------------------------- operators
 
 
 def _epilogue(of_rows: tuple[Tensor | None, ...], **others: Any) -> Epilogue:
-    """An epilogue with `rows`, `out_rows` and `factors`, as far as an operator was given them."""
-    rows, out_rows, factors = (*of_rows, None, None, None)[:3]
-    return Epilogue(**others, rows=rows, out_rows=out_rows, factors=factors)
+    """An epilogue with `rows`, `out_rows`, `factors` and a bias, as far as an operator was given
+    them.
+    """
+    rows, out_rows, factors, bias = (*of_rows, None, None, None, None)[:4]
+    return Epilogue(bias, **others, rows=rows, out_rows=out_rows, factors=factors)
 
 
 def _grouped_mm(
@@ -331,7 +313,7 @@ def _register(schema: str, made: Any, fake: Any) -> Any:
 operator = _register(
     "grouped_mm(Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None,"
     " str? activation=None, bool? batch_invariant=None, Tensor? rows=None, Tensor? out_rows=None,"
-    " Tensor? factors=None) -> Tensor",
+    " Tensor? factors=None, Tensor? bias=None) -> Tensor",
     _grouped_mm,
     _fake,
 )
@@ -339,33 +321,8 @@ scaled_operator = _register(
     "scaled_grouped_mm(Tensor a, Tensor b, Tensor offs, Tensor? scale_a, Tensor? scale_b,"
     " Tensor? blocks_a, Tensor? blocks_b, ScalarType out_dtype, bool use_fast_accum,"
     " str? activation=None, bool? batch_invariant=None, Tensor? rows=None, Tensor? out_rows=None,"
-    " Tensor? factors=None) -> Tensor",
+    " Tensor? factors=None, Tensor? bias=None) -> Tensor",
     _scaled_grouped_mm,
     _scaled_fake,
 )
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, offs, _, activation, ctx.batch_invariant, *_ = inputs
-    if a.dim() == b.dim() == 3:
-        raise RuntimeError("triton_ext has no gradient of products with counts")
-    needs_a, needs_b, *_ = ctx.needs_input_grad
-    gated = activation is not None
-    ctx.save_for_backward(a if needs_b or gated else None, b if needs_a or gated else None, offs)
-    ctx.type, ctx.gate = a.dtype, activation
-
-
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Each gradient is again a product of the same groups; so are the sums before a gate."""
-    a, b, offs = ctx.saved_tensors
-    needs_a, needs_b, *_ = ctx.needs_input_grad
-    made = functools.partial(operator, batch_invariant=ctx.batch_invariant)
-    if ctx.gate is not None:
-        grad = gradient_of_sums(made(a, b, offs, grad.dtype), grad, ctx.gate)
-    grad = grad.to(ctx.type)
-    grad_a = made(grad, b.mT, offs) if needs_a else None
-    grad_b = made(a.mT, grad, offs) if needs_b else None
-    return grad_a, grad_b, *(None,) * 7
-
-
-torch.library.register_autograd(operator, _backward, setup_context=_keep, lib=_library)
+torch.library.register_autograd(operator, backward, setup_context=keep, lib=_library)

@@ -88,11 +88,8 @@ def _takes(dims: int, call: Call, addend: Tensor | None) -> bool:
 
 
 def _made(dims: int, call: Call, addend: Tensor | None = None) -> Tensor | None:
-    """A product in 16 bits by our kernels; None if it is left to PyTorch.
-
-    Args:
-        addend: what the epilogue adds, or would add if beta were not 0.
-    """
+    """A product in 16 bits by our kernels; None if it is left to PyTorch. `addend`: what the
+    epilogue adds, or would add if beta were not 0."""
     plan = cached(signature(call))
     if plan is not None and (call.out is None or not plan.overlaps(call)):
         is_left = plan.torch_is_faster and call.epilogue.residual is None

@@ -117,7 +117,7 @@ def described(gpu: Gpu, call: Call) -> Description:
     reads_as = gpu.arch if mx_scales is None else 90  # as PreparedLaunch.reads_as
     if groups is None:
         a_view, a_copied = operand_view(a, 1, batched, reads_as)
-        b_view, b_copied = operand_view(pairs, 0, batched or gate is not None, reads_as)
+        b_view, b_copied = operand_view(pairs, 0, batched or pairs is not b, reads_as)
     else:
         a_view, a_copied = view_of_groups(a, 1, groups, reads_as)
         b_view, b_copied = view_of_groups(pairs, 0, groups, reads_as)
@@ -134,10 +134,10 @@ def described(gpu: Gpu, call: Call) -> Description:
     copied |= {"a": a_copied, "b": b_copied or pairs.data_ptr() != b.data_ptr()}
     assert c_view is not None  # what is new, copied or writable suits TMA
     if gate is not None:
-        added |= {"batched": True, "gated": True}
-        a_view, c_view = batch_of_one(a_view), batch_of_one(c_view)
-        if gate.interleaved:
-            copied |= {name: True for name in ("bias", "scale_b") if name in copied}
+        added |= {"gated": True, "interleaved": gate.interleaved}
+        if pairs is not b:
+            added |= {"batched": True}
+            a_view, c_view = batch_of_one(a_view), batch_of_one(c_view)
     views: list[TmaView | None] = [a_view, b_view, c_view]
     if applied.residual is not None:
         where_it_is = applied.residual.shape == shape and view_by_rows(applied.residual, batched)

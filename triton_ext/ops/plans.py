@@ -158,10 +158,7 @@ class ProductPlan:
         """The same where the kernel can read its tensors."""
         if epilogue is NOTHING:
             return epilogue
-        tensors, gate = epilogue.tensors, epilogue.gate
-        if gate is not None:
-            for name in self.copies & {"bias", "scale_b"}:
-                tensors[name] = gate.one_after_other(tensors[name])
+        tensors = epilogue.tensors
         copied: dict[str, Any] = {
             name: aligned(tensors[name]) for name in self.copies & tensors.keys() - {"residual"}
         }

@@ -35,11 +35,7 @@ class ScalesInMemory(NamedTuple):
 
 def fp32_scales(blocks: Tensor, rows: int) -> ScalesInMemory:
     """How scales (rows or blocks of rows, along K) lie in memory, those of several matrices one
-    after the other.
-
-    Args:
-        rows: those of the operand.
-    """
+    after the other. `rows`: those of the operand."""
     many, along = blocks.shape[-2:]
     together = 1 if many == rows else FP32_SCALE_BLOCK
     row_step, k_step = blocks.stride()[-2:]

@@ -115,11 +115,7 @@ def repeated(
 
 def keep(function: Function, call: Call, plan: ProductPlan, is_left: bool = False) -> None:
     """Make a shortcut of a call whose plan was found, if it can have one: of a and b alone, or with
-    one tensor that is added as it is.
-
-    Args:
-        is_left: whether a drop-in leaves it to torch.
-    """
+    one tensor that is added as it is. `is_left`: whether a drop-in leaves it to torch."""
     a, b, (bias, activation, residual, beta, alpha, *others), out_dtype, out, linear, *rest = call
     addend = bias if residual is None else residual
     tensors = (a, b) if addend is None else (a, b, addend)
