@@ -20,14 +20,24 @@ ROOT_OF_HALF = tl.constexpr(0.7071067811865476)
 
 
 @triton.jit
+def load_some(row, rows, inner, inner_end):
+    """Elements of rows, as far as there are such."""
+    some = rows[:, None] & (inner < inner_end)[None, :]
+    return tl.load(row[:, None] + inner[None, :], mask=some, other=0.0)
+
+
+@triton.jit
 def load_four(row, rows, inner, inner_end):
-    """Elements of rows, four of one row for each thread, by loads of one element."""
-    x = ()
-    for i in tl.static_range(4):
-        some = rows & (inner + i < inner_end)[None, :]
-        x += (tl.load(row + (inner + i)[None, :], mask=some, other=0.0),)
-    four = tl.join(tl.join(x[0], x[2]), tl.join(x[1], x[3]))
-    return tl.reshape(four, (row.shape[0], 4 * inner.shape[0]))
+    """Elements of rows, four of one row for each thread, by loads of one element: the addresses of
+    all that a thread loads would take twice as many registers as it has.
+    """
+    even = tl.join(
+        load_some(row, rows, inner, inner_end), load_some(row, rows, inner + 2, inner_end)
+    )
+    odd = tl.join(
+        load_some(row, rows, inner + 1, inner_end), load_some(row, rows, inner + 3, inner_end)
+    )
+    return tl.reshape(tl.join(even, odd), (row.shape[0], 4 * inner.shape[0]))
 
 
 @triton.jit
@@ -50,7 +60,7 @@ def load_tile(
     row = matrix + outer.to(tl.int64) * (step * UNIT)
     if UNIT == 1:
         inner = first + 4 * tl.arange(0, INNER // 4)
-        tile = load_four(row[:, None], (outer < outer_end)[:, None], inner, inner_end)
+        tile = load_four(row, outer < outer_end, inner, inner_end)
         tile = tile if ACROSS else tl.trans(tile)
     else:
         DIM: tl.constexpr = 1 if ACROSS else 0
