@@ -38,7 +38,13 @@ from triton_ext.ops.epilogue import (
 from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangents
 from triton_ext.ops.gates import Gate
 from triton_ext.ops.products import product
-from triton_ext.ops.scales import blocks_of, for_tensor_cores, have_blocks, same_shape
+from triton_ext.ops.scales import (
+    blocks_of,
+    for_tensor_cores,
+    have_blocks,
+    same_shape,
+    scale_columns,
+)
 from triton_ext.ops.shapes import canonical
 from triton_ext.ops.types import SCALE_LENGTHS, bias_type
 
@@ -512,14 +518,13 @@ def _check_blocks(
         _check_fp32_blocks(a, m, n, blocks_a, blocks_b)
         return
     legal = [first.dtype] if first.dtype in SCALE_LENGTHS else list(SCALE_LENGTHS)
-    k = a.shape[1] * (2 if a.dtype == torch.float4_e2m1fn_x2 else 1)
     for name, blocks, rows in (("scale_a", blocks_a, m), ("scale_b", blocks_b, n)):
         check_kind(name, blocks, Tensor, optional=True)
         if blocks is None or blocks.dtype not in legal:
             found = "no blocks" if blocks is None else blocks.dtype
             rule = f"must be of blocks, and one of {legal}, for both operands; or fp32 for both"
             raise LayoutError(f"{name}.dtype", found, rule)
-        size = -(-rows // 128) * 512 * -(-k // (4 * SCALE_LENGTHS[blocks.dtype]))
+        size = -(-rows // 128) * 512 * scale_columns(a, blocks.dtype)
         if blocks.numel() != size or not blocks.is_contiguous():
             rule = f"must be contiguous, of {size} scales in blocks of 128 x 4"
             raise LayoutError(f"{name}.shape", tuple(blocks.shape), rule)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from triton_ext.kernels.element_types import SCALE_BLOCK, Major
+from triton_ext.kernels.element_types import Major
 from triton_ext.ops.types import has_both_majors
 
 TMA_ALIGNMENT = 16
@@ -107,10 +107,11 @@ def readable(matrix: torch.Tensor, k_dim: int, arch: int = 90) -> TmaView | None
     return None
 
 
-def scale_view(blocks: torch.Tensor, rows: int) -> TmaView:
-    """How TMA reads scales: 512 bytes for 128 rows and 4 columns of scales."""
-    along = blocks.numel() // (_rounded_up(rows, SCALE_BLOCK[0]) * SCALE_BLOCK[1])
-    shape = (-(-rows // SCALE_BLOCK[0]), along, 2, 256)
+def scale_view(blocks: torch.Tensor, along: int) -> TmaView:
+    """How TMA reads scales: 512 bytes for 128 rows and 4 columns of scales, of which there are so
+    many.
+    """
+    shape = (blocks.numel() // (512 * along), along, 2, 256)
     return TmaView(shape, (512 * along, 512, 256, 1), "K")
 
 

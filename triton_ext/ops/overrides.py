@@ -43,6 +43,8 @@ RECIPES: dict[int, str] = {
     ).items()
 }
 """PyTorch's names of how operands are scaled, by the numbers that its operators take."""
+SWIZZLED = 1
+"""PyTorch's number of scales in blocks as the tensor cores take them (``SwizzleType``)."""
 
 _lock = threading.Lock()
 _library = torch.library.Library("aten", "IMPL")
@@ -271,7 +273,7 @@ def _scaled_grouped_mm(
     bias: Tensor | None = None, scale_result: Tensor | None = None,
     out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
 ) -> Tensor | None:  # fmt: skip
-    """Products of groups in fp8, with scales of rows and columns, or of blocks."""
+    """Products of groups in fp8, with scales of rows and columns, or of blocks; or in mxfp8."""
     dtype = out_dtype or torch.bfloat16
     if (
         not {a.dtype, b.dtype} <= FP8_TYPES
@@ -282,7 +284,6 @@ def _scaled_grouped_mm(
         or a.dim() == b.dim()
         or not _fit_groups(a, b, offs, dtype)
         or not has_all_fp8(require_gpu(a.device).arch)
-        or not scale_a.dtype == scale_b.dtype == torch.float32
     ):
         return None
     with contextlib.suppress(LayoutError):  # scales that do not fit: PyTorch says so
@@ -300,7 +301,11 @@ def _scaled_grouped_mm_v2(
 ) -> Tensor | None:  # fmt: skip
     """The same, as ``torch.nn.functional.scaled_grouped_mm`` says it."""
     found = _one(scale_a, recipe_a, swizzle_a), _one(scale_b, recipe_b, swizzle_b)
-    if found not in SCALED or contraction_dim:
+    mxfp8 = all(
+        swizzle == [SWIZZLED] and [RECIPES.get(each) for each in recipe] == ["BlockWise1x32"]
+        for recipe, swizzle in ((recipe_a, swizzle_a), (recipe_b, swizzle_b))
+    )
+    if not (mxfp8 or found in SCALED) or contraction_dim:
         return None
     return _scaled_grouped_mm(
         a, b, scale_a[0], scale_b[0], offs, bias, None, out_dtype, use_fast_accum

@@ -39,7 +39,7 @@ from triton_ext.ops.operands import (
 )
 from triton_ext.ops.plans import Late, ProductPlan, Read
 from triton_ext.ops.rule import is_batch_invariant, rule
-from triton_ext.ops.scales import fp32_scales
+from triton_ext.ops.scales import fp32_scales, scale_columns
 from triton_ext.ops.tuned import Problem, Tuned, lookup
 from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, OUTPUT_NAMES, WIDE_TYPES, operand_name
 
@@ -146,7 +146,8 @@ def described(gpu: Gpu, call: Call) -> Description:
         assert views[-1] is not None
     if blocks_a is not None and blocks_b is not None and mx_scales is not None:
         views += [None] * (4 - len(views))
-        views += scale_view(blocks_a, shape[0]), scale_view(blocks_b, shape[1])
+        along = scale_columns(a, mx_scales)
+        views += scale_view(blocks_a, along), scale_view(blocks_b, along)
 
     majors = a_view.major, b_view.major
     sizes: tuple[int, ...] = c_view.shape
