@@ -27,7 +27,7 @@ from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.units.mbarriers import mismatches
+from triton_ext.emulator.units.mbarriers import causes
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction
 
@@ -177,13 +177,15 @@ class Fibers:
     def _located(self, error: EmulationError, fiber: Fiber) -> EmulationError:
         if error.instruction is None and fiber.pc < len(self.steps):
             error.instruction = self.steps[fiber.pc].instruction
-        if isinstance(error, (SynchronizationFault, UninitializedRead)) and not error.where:
-            error.message += mismatches(self.cta)
+        lanes = fiber.lanes if self._active is None else self._active
+        unwritten = isinstance(error, UninitializedRead)
+        if (unwritten or isinstance(error, SynchronizationFault)) and not error.where:
+            error.message += causes(self.cta, lanes, unwritten=unwritten)
         if isinstance(error, UninitializedRead) and error.role:
             error.use = error.use or self.steps[fiber.pc].instruction
             error.used_where = error.used_where or self.cta.describe(self._users(error, fiber))
         if not error.where:
-            error.where = self.cta.describe(fiber.lanes if self._active is None else self._active)
+            error.where = self.cta.describe(lanes)
         return error
 
     def _users(self, error: UninitializedRead, fiber: Fiber) -> Lanes:

@@ -34,7 +34,7 @@ from triton_ext.emulator.state.leniencies import Taken
 from triton_ext.emulator.state.lockstep import Lockstep
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.units.global_order import GlobalOrder
-from triton_ext.emulator.units.mbarriers import check_complete, check_others, mismatches
+from triton_ext.emulator.units.mbarriers import causes, check_complete, check_others
 from triton_ext.emulator.units.tensor_core import check_freed
 from triton_ext.emulator.units.unawaited import check_awaited
 from triton_ext.hardware.architecture import Target
@@ -468,8 +468,9 @@ class Machine:
             operation.perform()
         except EmulationError as error:
             error.instruction = error.instruction or operation.instruction
-            if isinstance(error, (SynchronizationFault, UninitializedRead)) and not error.where:
-                error.message += mismatches(operation.cta)
+            unwritten = isinstance(error, UninitializedRead)
+            if (unwritten or isinstance(error, SynchronizationFault)) and not error.where:
+                error.message += causes(operation.cta, operation.lanes, unwritten=unwritten)
             if isinstance(error, UninitializedRead) and error.role:
                 error.use = error.use or operation.instruction
                 error.used_where = error.used_where or operation.cta.describe(operation.lanes)

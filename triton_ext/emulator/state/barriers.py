@@ -256,6 +256,10 @@ class History:
         found = list(dict.fromkeys(found))
         return " and ".join([", ".join(found[:-1]), found[-1]] if found[1:] else found)
 
+    def expected(self, phase: int) -> int:
+        """The bytes that are expected so far in a phase that is not complete."""
+        return sum(self._phases.get(phase, {}).get(EXPECTED, {}).values())
+
     def lines(self, phase: int) -> list[str]:
         """What happened in a phase that is not complete, and in the one before."""
         found = []
@@ -360,8 +364,8 @@ class MBarrier:
         if (self.released.seen > known).any():
             raise SynchronizationFault(
                 f"an arrival of {who} at {self.name}, in phase {self.phase}, and nothing tells it"
-                f" that phase {self.phase - 1} is complete: it could count for that one (a wait"
-                " at the mbarrier is missing)"
+                f" that phase {self.phase - 1} is complete: it could count for that one (a wait at"
+                f" the mbarrier is missing, or its count of {self.count} is too small)"
             )
 
     def arrive(self, number: int, clock: Clock) -> int:
