@@ -387,20 +387,16 @@ class Fibers:
         """Whether a fiber stops where lanes meet that have parted: to wait for others of its warps,
         or to go on together with those that have waited for it.
         """
-        staying = self._meetings.arrive(fiber.pc, fiber.lanes)
-        if staying is None:
+        found = self._meetings.arrive(fiber.pc, fiber.lanes)
+        if found is None:
             return False
-        if not staying.any():
+        if not found:
             return any(each.pc == fiber.pc and each is not fiber for each in self.fibers)
-        threads = lane_sets.indices(fiber.lanes)
-        of_warps = threads // WARP_THREADS
-        for warp in np.unique(of_warps[staying]).tolist():
-            part = fiber.part(fiber.pc, lane_sets.pack(threads[staying & (of_warps == warp)]))
-            part.wait = self._meetings.wait(fiber.pc, warp)
-            self.fibers.append(part)
         self.fibers.remove(fiber)
-        if not staying.all():
-            self.fibers.append(fiber.part(fiber.pc, lane_sets.pack(threads[~staying])))
+        for lanes, wait in found:
+            part = fiber.part(fiber.pc, lanes)
+            part.wait = wait
+            self.fibers.append(part)
         return True
 
     def _park(self, fiber: Fiber, staying: Lanes) -> bool:

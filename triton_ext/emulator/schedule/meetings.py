@@ -82,19 +82,28 @@ class Meetings:
         meeting.coming.ravel()[threads] = True
         meeting.missed[warps] = True
 
-    def arrive(self, at: int, lanes: Lanes) -> NDArray[np.bool_] | None:
+    def arrive(self, at: int, lanes: Lanes) -> list[tuple[Lanes, Wait | None]] | None:
         """Lanes come to an instruction at which some are to meet.
 
         Returns:
-            Which of them have to wait for others, (lanes,); None if none of them was to come.
+            Which of them wait for others of their warps, warp by warp, and the rest, if any have
+            to; [] if the last ones of their warps have come; None if none of them was to come.
         """
         meeting = self.open[at]
         came: NDArray[np.bool_] = meeting.coming.ravel()[lanes].copy()
         if not came.any():
             return None
         self._without(at, meeting, lanes)
-        staying: NDArray[np.bool_] = meeting.missed[lane_sets.indices(lanes) // WARP_THREADS]
-        return came & staying
+        threads = lane_sets.indices(lanes)
+        warps = threads // WARP_THREADS
+        staying = came & meeting.missed[warps]
+        found: list[tuple[Lanes, Wait | None]] = [
+            (lane_sets.pack(threads[staying & (warps == warp)]), self._wait(meeting, warp))
+            for warp in np.unique(warps[staying]).tolist()
+        ]
+        if found and not staying.all():
+            found.append((lane_sets.pack(threads[~staying]), None))
+        return found
 
     def leave(self, lanes: Lanes) -> None:
         """Lanes have ended."""
@@ -106,9 +115,8 @@ class Meetings:
         if not meeting.missed.any():
             del self.open[at]
 
-    def wait(self, at: int, warp: int) -> Wait:
-        """The wait of lanes that `arrive` says have to."""
-        meeting = self.open[at]
+    @staticmethod
+    def _wait(meeting: _Meeting, warp: int) -> Wait:
         return Wait(
             lambda: not meeting.missed[warp],
             lambda: "waits for the rest of its warp, at the end of a branch",
