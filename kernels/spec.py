@@ -200,11 +200,7 @@ RENAMED = {
 
 def read_spec(written: Mapping[str, Any]) -> KernelSpec:
     """The kernel whose `KernelSpec.fields` were written to a file, by this release or by one before
-    it.
-
-    Raises:
-        LayoutError: an unknown field, or an illegal value; a variant that is no more.
-    """
+    it. Raises LayoutError: an unknown field, or an illegal value; a variant that is no more."""
     given = {RENAMED.get(name, name): value for name, value in written.items()}
     if "pair" in given:
         given["cta_group"] = 1 + given.pop("pair")

@@ -1546,6 +1546,7 @@ def imagined(monkeypatch):
             gpu.launch(self, a, b, c, epilogue)
 
     monkeypatch.setattr(planning, "PreparedLaunch", Launch)
+    monkeypatch.setattr(planning, "threads_of", lambda *_: None)  # it has the kernels of TMA alone
     monkeypatch.setattr(checks, "require_gpu", lambda device: Gpu(90, properties, -1))
     monkeypatch.setattr(plans, "_current_gpu", lambda: -1)
     monkeypatch.setattr(plans, "_new_on_gpu", plans._new_on_host)

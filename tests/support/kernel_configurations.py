@@ -137,6 +137,8 @@ def configurations(arch):
                "b_major": "MN", "loaded_rows": 24, "stages": 2}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 2, "pingpong": True, "block_m": 64,
                "c_parts": 2, "gated": True, "batched": True, "activation": "silu"}  # fmt: skip
+        yield {"element_type": "bf16", "consumers": 2, "b_major": "MN", "c_parts": 4, "gated": True,
+               "interleaved": True, "bias": True, "activation": "clamped_silu"}  # fmt: skip
         return
     several = {"consumers": 1, "block_n": 64, "stages": 2}
     yield several | {"element_type": "bf16", "b_major": "MN", "split_k": 4, "residual": True}
@@ -154,6 +156,8 @@ def configurations(arch):
     yield several | {"element_type": "bf16", "c_parts": 2, "cluster_launch_control": True}
     yield several | {"element_type": "bf16", "cluster_m": 2, "cta_group": 2, "c_parts": 4,
                      "gated": True, "batched": True, "activation": "gelu"}  # fmt: skip
+    yield several | {"element_type": "bf16", "b_major": "MN", "c_parts": 2, "gated": True,
+                     "interleaved": True, "bias": True, "activation": "clamped_silu"}  # fmt: skip
 
 
 # A configuration, M, N, K, and how many SMs there are: so many blocks stay. Tiles are small where

@@ -29,10 +29,7 @@ _given: Rule | None = None
 
 def rule() -> Rule:
     """What `fixed_kernels` or `measured_kernels` has said last; else what the environment says.
-
-    Raises:
-        LayoutError: the environment says something else.
-    """
+    Raises LayoutError: the environment says something else."""
     return _asked() if _given is None else _given
 
 

@@ -107,11 +107,8 @@ class SharedMemory:
         self.data.view(_TYPES[width])[offsets // width] = pieces[:, 0]
 
     def mark_undefined(self, offsets: Offsets, origins: Origins, agents: Agents) -> None:
-        """Some bytes that lanes' agents have just stored are undefined values.
-
-        Args:
-            origins: (n, width); 0 for the bytes that are defined.
-        """
+        """Some bytes that lanes' agents have just stored are undefined values. `origins`: (n,
+        width); 0 for the bytes that are defined."""
         offsets = self._placed(offsets, origins.shape[1], agents)
         if self._undefined is None:
             size = self.granules * GRANULE

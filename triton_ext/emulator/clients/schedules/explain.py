@@ -56,10 +56,7 @@ def explained(
     machine: Machine, run: Callable[[Machine], None], launch: int, asked: Place
 ) -> Verdict:
     """As `decide`, with an explanation of the waits and fences at a line, if any is executed.
-
-    Raises:
-        EmulationError: what the kernel does wrong.
-    """
+    Raises EmulationError: what the kernel does wrong."""
     memory, find = Memory(machine.launch.memory), machine.launch.memory.find
     verdict = decide(machine, run, launch)
     groups = _synchronization(machine)
