@@ -860,6 +860,30 @@ def test_an_arrival_must_know_its_phase(schedule, waits):
     assert schedule != "eager" or "it could count for that one" in str(caught.value)
 
 
+@pytest.mark.parametrize("parity", [0, 1])
+def test_a_read_behind_a_wait_that_a_fresh_mbarrier_lets_through(parity):
+    """It is named as what may be behind the read, and only where it let the reader through."""
+    body = f"""
+ @%p1 mbarrier.init.shared.b64 [%r1], 1;
+ bar.sync 0;
+ setp.ge.u32 %p2, %r0, 32;
+ @%p2 bra ARRIVE;
+L1:
+ mbarrier.try_wait.parity.shared.b64 %p3, [%r1], {parity};
+ @!%p3 bra L1;
+ ld.shared.b32 %r20, [%r1+64];
+ {STORE_EACH}
+ ret;
+ARRIVE:
+ setp.eq.u32 %p4, %r0, 32;
+ @%p4 mbarrier.arrive.shared.b64 _, [%r1];
+ ret;
+"""
+    with pytest.raises(UninitializedRead) as caught:
+        run(body, block=64)
+    assert ("was for parity 1 of the mbarrier at" in str(caught.value)) == bool(parity)
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
     "access", ["", " @%p1 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r9];\n"]

@@ -6,6 +6,7 @@ would add 10 to 40 microseconds to a call.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,31 +37,50 @@ def shortened(
     """What a call of no other arguments makes, if its like was made by `repeated`, of the same
     function, without gradients; else None. Nothing is assumed of what it is given.
     """
-    if (
-        _is_traced()
-        or type(a) not in TENSORS
-        or type(b) not in TENSORS
-        or (activation is not None and type(activation) is not str)
-        or forward_ad._current_level >= 0
-        or _function_modes()
-        or _dispatch_modes()
-    ):
+    if not _is_short(a, b) or (activation is not None and type(activation) is not str):
         return None
     gradients = _is_grad_enabled()
     if gradients and (a.requires_grad or b.requires_grad):
         return None
-    made = shortcuts.repeated((function, gradients), a, b, addend, activation)
+    made = shortcuts.repeated((function, gradients, activation), a, b, addend)
     assert made is not LEFT  # which only a drop-in does
     return made
 
 
-def repeated(call: Call, function: str | None = None) -> Tensor | None:
+def _is_short(a: Any, b: Any) -> bool:
+    """Whether what guards do not ask for, and what they are told apart by, allows a shortcut."""
+    return (
+        not _is_traced()
+        and type(a) in TENSORS
+        and type(b) in TENSORS
+        and forward_ad._current_level < 0
+        and not _function_modes()
+        and not _dispatch_modes()
+    )
+
+
+def shortened_with(function: tuple[Any, ...], a: Tensor, b: Tensor, *others: Any) -> Tensor | None:
+    """The same of a call with other arguments.
+
+    Args:
+        function: its name, with all that is no tensor.
+        others: the tensors after a and b, or None.
+    """
+    if not _is_short(a, b):
+        return None
+    return shortcuts.repeated_with((_is_grad_enabled(), function), a, b, *others)
+
+
+def repeated(
+    call: Call, function: str | tuple[Any, ...] | None = None, others: Sequence[Any] | None = None
+) -> Tensor | None:
     """What a call makes, if such a one was made of such bare tensors on their GPU before; else
     None. Nothing is assumed of what it holds.
 
     Args:
         function: under which name a call of no other arguments than those of `shortened`, which
             will be asked first, is kept for it.
+        others: of a function of `shortened_with`, what that will be given.
     """
     if not is_bare(call) or _is_autocast_enabled():
         return None
@@ -80,8 +100,10 @@ def repeated(call: Call, function: str | None = None) -> Tensor | None:
         if plan.overlaps(call):
             return None
         torch.autograd.graph.increment_version(call.out)
+    elif function is not None and others is not None:
+        shortcuts.keep_with((_is_grad_enabled(), function), call, plan, *others)
     elif function is not None:
-        shortcuts.keep((function, _is_grad_enabled()), call, plan)
+        shortcuts.keep((function, _is_grad_enabled(), call.epilogue.activation), call, plan)
     return plan.run(call)
 
 

@@ -179,7 +179,10 @@ def _initial(part: str, variable: Variable, addresses: Mapping[str, int]) -> Any
     except ValueError as error:
         raise LaunchError(f"variable {variable.name}: {error}") from None
     if value is None:
-        raise LaunchError(f"variable {variable.name}: initializer {part!r} is not a number")
+        raise LaunchError(
+            f"variable {variable.name}: initializer {part!r} is neither a number nor a variable"
+            " (addresses of functions, and indirect calls, are not modelled)"
+        )
     return value
 
 

@@ -364,8 +364,8 @@ class MBarrier:
         if (self.released.seen > known).any():
             raise SynchronizationFault(
                 f"an arrival of {who} at {self.name}, in phase {self.phase}, and nothing tells it"
-                f" that phase {self.phase - 1} is complete: it could count for that one (a wait"
-                " at the mbarrier is missing)"
+                f" that phase {self.phase - 1} is complete: it could count for that one (a wait at"
+                f" the mbarrier is missing, or its count of {self.count} is too small)"
             )
 
     def arrive(self, number: int, clock: Clock) -> int:

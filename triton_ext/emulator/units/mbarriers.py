@@ -241,6 +241,24 @@ def check_others(cta: Cta) -> None:
             )
 
 
+def causes(cta: Cta, lanes: Lanes, *, unwritten: bool) -> str:
+    """What may be behind an access that is too early, in words; "" if that is not known.
+
+    Args:
+        unwritten: lanes read what nothing has written yet.
+    """
+    if unwritten:
+        for warp in lane_sets.warps(lanes).tolist():
+            if warp in cta.let_through:
+                at, name = cta.let_through[warp]
+                place = f"PTX line {at.line}" if at.source is None else at.source
+                return (
+                    f"; the last wait of warp {warp}, at {place}, was for parity 1 of {name}, which"
+                    " lets it through until its first phase is complete"
+                )
+    return mismatches(cta)
+
+
 def mismatches(cta: Cta) -> str:
     """Says which barrier of a cluster is brought more bytes than it expects; "" if none is."""
     found = (
