@@ -55,8 +55,8 @@ def install(project: Any, folder: Path) -> None:
         return
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
                "--target", str(folder)]  # fmt: skip
-    subprocess.run([*command, "--no-deps", "--only-binary=:all:", package, *project.bare],
-                   check=True)  # fmt: skip
+    bare = project.bare or (package,)
+    subprocess.run([*command, "--no-deps", "--only-binary=:all:", *bare], check=True)
     if needs:
         subprocess.run([*command, *needs], check=True)
 
@@ -274,7 +274,8 @@ def main() -> int:
     for arch, project in itertools.product(arguments.arch, chosen):
         if arch not in project.gpus:
             continue
-        folder = arguments.folder / project.package
+        # some look for the name by which they know installed code
+        folder = arguments.folder / project.package / "site-packages"
         install(project, folder)
         for row in run_project(project, arch, folder, arguments.timeout):
             print(f"{row['project']:14} {row['kernel']:28} {arch:7} {row['seconds']:6}"
