@@ -92,9 +92,7 @@ def test_equal_to_tritons_own_conversion(site):
     oracle = TritonOracle(site)
     major, minor = map(int, oracle.version.split(".")[:2])
     seen = Counter()
-    for (shape, encoding), right, answer in zip(
-        cases, layouts, oracle.convert(cases), strict=True
-    ):
+    for (shape, encoding), right, answer in zip(cases, layouts, oracle.convert(cases), strict=True):
         expected, fault = right, None
         if any(each.applies(encoding) for each in KNOWN_FAULTS):
             expected, fault = expected_from_triton((major, minor), shape, encoding)

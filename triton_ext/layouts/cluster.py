@@ -100,9 +100,7 @@ def shape_per_cta(cga_layout: Sequence[Basis], shape: Sequence[int]) -> tuple[in
 
 def _parts(cga_layout: Sequence[Basis], shape: Sequence[int]) -> list[int]:
     """Into how many parts a cluster divides each dimension of a tensor of `shape`."""
-    return [
-        1 << sum(0 < basis[i] < size for basis in cga_layout) for i, size in enumerate(shape)
-    ]
+    return [1 << sum(0 < basis[i] < size for basis in cga_layout) for i, size in enumerate(shape)]
 
 
 def within_block(layout: LinearLayout) -> LinearLayout:
