@@ -69,12 +69,8 @@ def _digest(data: bytes) -> str:
 
 
 def store(config: KernelSpec, compiled: Any) -> None:
-    """Let later processes find a configuration's compiled kernel; a cache that cannot be written
-    is left as it is.
-
-    Args:
-        compiled: Triton's, whose files are in its cache.
-    """
+    """Let later processes find a configuration's compiled kernel; a cache that cannot be written is
+    left as it is. `compiled`: Triton's, whose files are in its cache."""
     folder = Path(knobs.cache.dir).resolve()
     target, files = _entry(config), {}
     try:

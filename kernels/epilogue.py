@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ACTIVATIONS = ("relu", "gelu", "silu")
+GATE_ACTIVATIONS = ("clamped_silu",)
+"""Those of gates alone: x, at most `CLAMPED_LIMIT`, times the logistic function of `CLAMPED_SLOPE`
+times that; and up, clamped to +-`CLAMPED_LIMIT`, plus 1 (GPT-OSS, ``gpt_oss/torch/model.py``,
+``swiglu``)."""
+CLAMPED_LIMIT, CLAMPED_SLOPE = 7.0, 1.702
 
 
 @dataclass(frozen=True)
@@ -14,8 +19,9 @@ class EpilogueSpec:
     bias and scales are those of the gate's columns and then of up's.
 
     Args:
-        bias: add a vector of N elements to each row of C.
-        activation: apply "relu", "gelu" (with erf) or "silu" last.
+        bias: add a vector of N elements to each row of C; groups of rows have one each.
+        activation: apply "relu", "gelu" (with erf) or "silu" last; or, to a gate, "clamped_silu"
+            (`GATE_ACTIVATIONS`).
         a_scales, b_scales: multiply with a scale of A ("one" for all, "each" row its own), of B
             ("one", or "each" column its own).
         alpha: multiply with a number.

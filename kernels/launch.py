@@ -11,12 +11,7 @@ from typing import Any, Protocol
 
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from triton_ext.compat import (
-    LAUNCH_OPTIONS,
-    TRITON_VERSION,
-    compile_kernel,
-    relaxed_barriers,
-)
+from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION, compile_kernel, relaxed_barriers
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import resident_clusters
 from triton_ext.kernels.device.matmul import matmul_sm90, matmul_sm100
@@ -427,11 +422,7 @@ SINCE_3_9 = {
 
 def kernel_constants(spec: KernelSpec, *, generated_layouts: bool = True) -> dict[str, Any]:
     """The kernel's compile-time arguments: its plan, and of the optional parameters those that it
-    does not have.
-
-    Args:
-        generated_layouts: see `plan_of`.
-    """
+    does not have. `generated_layouts`: see `plan_of`."""
     constants: dict[str, Any] = {"PLAN": plan_of(spec, generated_layouts=generated_layouts)}
     if isinstance(spec.tile, SimpleTile):
         return constants

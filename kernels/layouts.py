@@ -159,16 +159,18 @@ def _right(product: ProductSpec, tile: PersistentTile) -> TileLayouts:
         bases[0] = [0, 1]
     all_blocks = (shape[0], tile.cluster_n * shape[1])
     width = _swizzles(tile)[1]
-    half = shape[0], shape[1] // product.sums_of_c
-    if product.gated:
+    half = shape[0], shape[1] // product.parts_of_b
+    if product.parts_of_b > 1:
         width = tile_layouts(half, dim, bits, width, bases).encoding.swizzle_byte_width
     made = tile_layouts(all_blocks, dim, bits, width, bases, product.batched)
-    if isinstance(tile, Sm90Tile) and (tile.shares_tiles or tile.units > 1 or product.gated):
+    if isinstance(tile, Sm90Tile) and (
+        tile.shares_tiles or tile.units > 1 or product.parts_of_b > 1
+    ):
         return _in_boxes(
-            product, tile, made, 1, tile.columns // product.sums_of_c, k_major, tile.cluster_m, 1,
-            product.sums_of_c, matrices=product.sums_of_c,
+            product, tile, made, 1, tile.columns // product.parts_of_b, k_major, tile.cluster_m, 1,
+            product.parts_of_b, matrices=product.parts_of_b,
         )  # fmt: skip
-    if product.gated:
+    if product.parts_of_b > 1:
         seen = tile_layouts(half, dim, bits, width, bases, product.batched)
         return replace(made, tma_shape=seen.tma_shape, tma_encoding=seen.tma_encoding)
     if product.gathered and tile.swap_ab:

@@ -23,7 +23,7 @@ from triton_ext.kernels.element_types import (
     MMA_KINDS,
     SCALE_BLOCK,
 )
-from triton_ext.kernels.epilogue import ACTIVATIONS, NO_EPILOGUE, EpilogueSpec
+from triton_ext.kernels.epilogue import ACTIVATIONS, GATE_ACTIVATIONS, NO_EPILOGUE, EpilogueSpec
 from triton_ext.kernels.last_tile import may_leave_through_pipeline
 from triton_ext.kernels.layouts import layouts_of
 from triton_ext.kernels.product import ProductSpec
@@ -86,7 +86,7 @@ def _product_values(product: ProductSpec, tile: Tile) -> Values:
         defaults = (
             ("out_type", None), ("batched", False), ("collective", None), ("a_scale_rows", 0),
             ("b_scale_rows", 0), ("groups", None), ("gated", False), ("gathered", False),
-            ("scattered", False),
+            ("scattered", False), ("interleaved", False),
         )  # fmt: skip
         yield from ((name, (value,)) for name, value in defaults)
         yield "fp32_accumulation", (False,)
@@ -105,17 +105,18 @@ def _product_values(product: ProductSpec, tile: Tile) -> Values:
     yield "out_type", (*exact, "fp32", "fp16", "bf16", "e4m3", "e5m2")
     yield "collective", (None, "gather", "scatter")
     alone = (False,) if product.scaling else BOOLEAN
-    several = product.collective or product.groups or product.gated
+    several = product.collective or product.groups or product.parts_of_b > 1
     yield "batched", (True,) if several else alone
     scales = (0, 1, 128) if product.element_type in FP32_TYPES else (0,)
     yield "a_scale_rows", scales
     paired = (0,) if product.a_scale_rows == 0 else (1, 128)
     yield "b_scale_rows", paired if product.a_scale_rows < 128 else (1,)
     along_k = ("K",) if product.element_bytes == 2 else ()
-    no_groups = bool(product.collective or product.scaling)
-    yield "groups", (None,) if no_groups else (None, "M", "rows", "N", *along_k)
-    no_gate = no_groups or product.groups in ("N", "K")
+    yield "groups", (None,) if product.collective else (None, "M", "rows", "N", *along_k)
+    no_gate = product.collective or product.scaling or product.groups in ("N", "K")
     yield "gated", (False,) if no_gate else BOOLEAN
+    in_turn = product.gated and not product.has_fp32_blocks
+    yield "interleaved", BOOLEAN if in_turn else (False,)
     ordered = BOOLEAN if product.groups == "M" else (False,)
     yield "gathered", ordered
     yield "scattered", ordered
@@ -143,7 +144,7 @@ def _rules_of_ranks(product: ProductSpec, tile: Tile) -> dict[str, bool]:
 def check_epilogue(epilogue: EpilogueSpec, product: ProductSpec, tile: Tile) -> None:
     """Raise LayoutError unless a tile's kernel applies it."""
     check_kinds(epilogue)
-    check_values(epilogue, _epilogue_values(tile))
+    check_values(epilogue, _epilogue_values(tile, product))
     if epilogue.residual and product.collective is not None:
         rule = "must be None: there must be no residual"
         raise LayoutError("collective", product.collective, rule)
@@ -151,12 +152,12 @@ def check_epilogue(epilogue: EpilogueSpec, product: ProductSpec, tile: Tile) -> 
         raise LayoutError("residual", True, "must be False of gated products")
 
 
-def _epilogue_values(tile: Tile) -> Values:
+def _epilogue_values(tile: Tile, product: ProductSpec) -> Values:
     if isinstance(tile, SimpleTile):
         for field in fields(EpilogueSpec):
             yield field.name, (getattr(NO_EPILOGUE, field.name),)
         return
-    yield "activation", (None, *ACTIVATIONS)
+    yield "activation", (None, *ACTIVATIONS, *(GATE_ACTIVATIONS if product.gated else ()))
     yield "a_scales", (None, "one", "each")
     yield "b_scales", (None, "one", "each")
 
@@ -254,9 +255,11 @@ def _check_groups(product: ProductSpec, epilogue: EpilogueSpec, tile: Persistent
         if getattr(product, name) != major:
             rule = f"must be {major}: groups along {product.groups} begin anywhere"
             raise LayoutError(name, getattr(product, name), rule)
-    if epilogue.bias or epilogue.residual:
-        name = "bias" if epilogue.bias else "residual"
-        raise LayoutError(name, True, "must be False of products of groups")
+    if epilogue.bias and product.groups not in ("M", "rows"):
+        rule = f"must be False of groups along {product.groups}: a group has one for its columns"
+        raise LayoutError("bias", True, rule)
+    if epilogue.residual:
+        raise LayoutError("residual", True, "must be False of products of groups")
     legal: dict[str, Any] = {
         "cluster_n": 1, "cluster_k": 1, "split_k": 1, "loaded_rows": 0,
         "last_through_pipeline": False, "cluster_launch_control": False,
@@ -285,13 +288,13 @@ def _check_gated(product: ProductSpec, tile: PersistentTile) -> None:
         rule = "must be 1 of gated products with fp32 scales of 128 elements along K"
         raise LayoutError("cta_group", tile.cta_group, rule)
     line = layouts_of(product, tile).b.encoding.swizzle_byte_width // product.element_bytes
-    if product.b_major == "K" and tile.block_k > line:
+    if product.b_major == "K" and tile.block_k > line and not product.interleaved:
         rule = f"must be at most {line} of gated products, a line of the swizzle"
         raise LayoutError("block_k", tile.block_k, rule)
     if tile.columns % (2 * ATOM_ROWS):
         rule = f"must be a multiple of {2 * ATOM_ROWS} of gated products"
         raise LayoutError("block_n", tile.block_n, rule)
-    pieces = 2 * tile.cta_group
+    pieces = 2 if product.interleaved else 2 * tile.cta_group
     if tile.c_parts % pieces:
         rule = f"must be a multiple of {pieces}: each piece is of the gate, or of up"
         raise LayoutError("c_parts", tile.c_parts, rule)

@@ -12,7 +12,7 @@ from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
 from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.kernels.last_tile import LastTile, last_tile
 from triton_ext.kernels.product import ProductSpec
-from triton_ext.kernels.registers import CONSUMER_REGISTERS, asks_early
+from triton_ext.kernels.registers import asks_early, warp_registers
 from triton_ext.kernels.right_operand import right_unit
 from triton_ext.kernels.shared_memory import scale_counts
 from triton_ext.kernels.spec import KernelSpec
@@ -85,6 +85,7 @@ class GroupsOfTiles:
         even: whether all have as many rows of C in memory.
         aligned: at multiples of how many of its rows or columns a tile that TMA stores begins.
         gathered, scattered: as in `ProductSpec`.
+        scaled: whether operands are block-scaled: each group has whole blocks of scales.
     """
 
     dim: int
@@ -92,6 +93,12 @@ class GroupsOfTiles:
     aligned: int
     gathered: bool
     scattered: bool
+    scaled: bool
+
+    @property
+    def apart(self) -> bool:
+        """Whether no two tiles of a group overlap."""
+        return self.scattered or self.scaled
 
 
 @dataclass(frozen=True)
@@ -149,6 +156,7 @@ def _groups_of(product: ProductSpec, swap_ab: bool) -> GroupsOfTiles | None:
         TMA_BYTES // product.c_bytes if along_rows_of_c else 1,
         product.gathered,
         product.scattered,
+        product.scaling is not None,
     )
 
 
@@ -166,6 +174,7 @@ class SpecializedPlan(KernelPlan):
         groups: what groups divide; None if there are none.
         gathered: where rows of A lie that are copied one by one; None if they are not.
         gated: whether an element of C is made of two sums.
+        interleaved: whether these are neighbours, else of two matrices.
         fp32_scales: how the fp32 scales of blocks lie in memory; None if there are none.
     """
 
@@ -178,6 +187,7 @@ class SpecializedPlan(KernelPlan):
     groups: GroupsOfTiles | None
     gathered: GatheredRows | None
     gated: bool
+    interleaved: bool
     fp32_scales: ScalesInMemory | None
 
     @property
@@ -185,11 +195,16 @@ class SpecializedPlan(KernelPlan):
         """How many rows, and columns, of what a consumer multiplies have one fp32 scale."""
         if self.fp32_scales is None:
             return 1, 1
-        segment = math.gcd(self.tile.columns // (2 if self.gated else 1), FP32_SCALE_BLOCK)
+        segment = math.gcd(self.tile.columns // self.parts_of_b, FP32_SCALE_BLOCK)
         return (
             1 if self.fp32_scales.left_each else 64,
             1 if self.fp32_scales.right_each else segment,
         )
+
+    @property
+    def parts_of_b(self) -> int:
+        """As `ProductSpec.parts_of_b`."""
+        return 2 if self.gated and not self.interleaved else 1
 
     @property
     def block_m(self) -> int:
@@ -224,7 +239,7 @@ class Sm90Plan(SpecializedPlan):
     Attributes:
         unit: elements along K, and columns, of a unit of the right operand's tile, of all blocks
             side by side.
-        consumer_registers: registers of a consumer's thread.
+        registers: of a thread of a consumer, and of the warps that copy.
         scale_counts: how many fp32 scales a block's tile has, of rows and of columns.
         asks_early: whether a tile's bias and scales are asked for while it is multiplied.
         last, last_layout: a block's last tile, if it leaves through the buffers of the operands,
@@ -234,7 +249,7 @@ class Sm90Plan(SpecializedPlan):
     """
 
     unit: tuple[int, int]
-    consumer_registers: int
+    registers: tuple[int, int]
     scale_counts: tuple[int, int]
     asks_early: bool
     last: LastTile | None
@@ -293,6 +308,7 @@ def plan_of(spec: KernelSpec, *, generated_layouts: bool = True) -> KernelPlan:
         "groups": _groups_of(product, tile.swap_ab),
         "gathered": _gathered_rows(spec),
         "gated": product.gated,
+        "interleaved": product.interleaved,
         "fp32_scales": _scales_in_memory(product, tile.swap_ab),
     }
     if isinstance(tile, Sm90Tile):
@@ -300,7 +316,7 @@ def plan_of(spec: KernelSpec, *, generated_layouts: bool = True) -> KernelPlan:
         return Sm90Plan(
             **common,
             unit=(depth, tile.cluster_n * columns),
-            consumer_registers=CONSUMER_REGISTERS[tile.consumers],
+            registers=warp_registers(product, tile),
             scale_counts=scale_counts(product, tile),
             asks_early=asks_early(product, spec.epilogue, tile) and not product.gated,
             last=last_tile(product, tile) if tile.last_through_pipeline else None,

@@ -49,11 +49,7 @@ def configurations(
     problems: Iterable[Problem],
     epilogue: EpilogueSpec = NO_EPILOGUE,
 ) -> list[KernelSpec]:  # fmt: skip
-    """The different kernels that `choose_config` chooses for problems.
-
-    Args:
-        arch: 90 or 100.
-    """
+    """The different kernels that `choose_config` chooses for problems. `arch`: 90 or 100."""
     chosen = (
         with_epilogue(choose_config(arch, product, each), each.k, epilogue) for each in problems
     )

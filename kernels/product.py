@@ -50,6 +50,7 @@ class ProductSpec:
         gated: B is a pair of matrices, gate and up, of each matrix of a batch, and C is
             activation(A @ gate) * (A @ up). Half of the columns of a tile of sums are those of
             either. Then `batched`; needs Triton 3.9.
+        interleaved: of a gated product: gate and up are columns of one matrix in turn.
     """
 
     element_type: str
@@ -67,6 +68,7 @@ class ProductSpec:
     gated: bool = False
     gathered: bool = False
     scattered: bool = False
+    interleaved: bool = False
 
     @property
     def scale_rows(self) -> tuple[int, int]:
@@ -82,6 +84,11 @@ class ProductSpec:
     def sums_of_c(self) -> int:
         """How many sums an element of C is made of."""
         return 2 if self.gated else 1
+
+    @property
+    def parts_of_b(self) -> int:
+        """Of how many matrices, one after the other, a tile of B has columns."""
+        return 2 if self.gated and not self.interleaved else 1
 
     @functools.cached_property
     def element_bytes(self) -> int:

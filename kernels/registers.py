@@ -11,8 +11,12 @@ from triton_ext.kernels.tile import Sm90Tile
 THREADS = 128
 """Threads of a warpgroup; each has a quarter of the columns of its rows of an accumulator."""
 CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
+PRODUCER_REGISTERS = 24
 """Registers of a thread by the number of consumers: what is left of the SM's 65,536 when the
-producer's warps have 24 each; a multiple of 8."""
+producer's warps have 24 each; multiples of 8."""
+WITH_GROUPS = {1: (240, 56), 2: (240, 24), 3: (160, 32)}
+GATHERING = {1: (240, 56), 2: (232, 40), 3: (160, 32)}
+"""The same and those of the producer's warps, which know the groups, and copy rows one by one."""
 EARLY_REGISTERS = 220
 """Registers of a thread that may be taken by sums and by what they are scaled with: of two
 consumers each thread has 240. With more, ptxas began to spill."""
@@ -33,6 +37,15 @@ FP32_RUN = 4
 """Products of tiles in a row, each of whose sums are added in fp32 while the next one runs."""
 
 
+def warp_registers(product: ProductSpec, tile: Sm90Tile) -> tuple[int, int]:
+    """Registers of a thread of a consumer, and of the warps that copy."""
+    if product.gathered:
+        return GATHERING[tile.consumers]
+    if product.groups is not None:
+        return WITH_GROUPS[tile.consumers]
+    return CONSUMER_REGISTERS[tile.consumers], PRODUCER_REGISTERS
+
+
 def sums(tile: Sm90Tile) -> int:
     """The registers of a thread that its part of a tile takes."""
     return tile.rows // max(1, tile.sharing_consumers) * tile.columns // THREADS
@@ -42,7 +55,7 @@ def most_columns(product: ProductSpec, tile: Sm90Tile) -> int:
     """How many columns a consumer may have with 128 rows: its threads have as many registers of
     sums.
     """
-    alone = tile.cluster_k == 1 and product.collective is None
+    alone = tile.cluster_k == 1 and product.collective is None and not product.gathered
     return MOST_SUMS if alone else MOST_SUMS_BESIDE
 
 

@@ -39,7 +39,7 @@ def segments(product: ProductSpec, tile: Sm90Tile) -> int:
     """Into how many equal parts a tile's columns are divided, of which each lies in one block of
     128.
     """
-    return tile.columns // math.gcd(tile.columns // product.sums_of_c, FP32_SCALE_BLOCK)
+    return tile.columns // math.gcd(tile.columns // product.parts_of_b, FP32_SCALE_BLOCK)
 
 
 def buffer_bytes(product: ProductSpec, tile: PersistentTile) -> int:

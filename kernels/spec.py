@@ -114,7 +114,7 @@ class KernelSpec:
         return found
 
     def __str__(self) -> str:
-        """Its tile in a few words, as benchmarks/results have them."""
+        """Its tile in a few words."""
         tile = self.tile
         words = [f"{tile.block_m}x{tile.block_n}x{tile.block_k}", f"{tile.stages} stages"]
         if isinstance(tile, SimpleTile):
@@ -135,9 +135,9 @@ class KernelSpec:
         if tile.split_k > 1:
             words.append("split-K")
         if self.product.fp32_accumulation:
-            words.append("promoted")
+            words.append("fp32 accumulation")
         if tile.last_through_pipeline:
-            words.append("last tile through the ring")
+            words.append("last tile through the pipeline")
         return ", ".join(words)
 
 
@@ -200,11 +200,7 @@ RENAMED = {
 
 def read_spec(written: Mapping[str, Any]) -> KernelSpec:
     """The kernel whose `KernelSpec.fields` were written to a file, by this release or by one before
-    it.
-
-    Raises:
-        LayoutError: an unknown field, or an illegal value; a variant that is no more.
-    """
+    it. Raises LayoutError: an unknown field, or an illegal value; a variant that is no more."""
     given = {RENAMED.get(name, name): value for name, value in written.items()}
     if "pair" in given:
         given["cta_group"] = 1 + given.pop("pair")

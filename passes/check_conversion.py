@@ -55,12 +55,8 @@ class CheckConversionOptions(ReportOptions):
 
 
 def convert(encoding: SharedEncoding, shape: tuple[int, ...]) -> Converted:
-    """Our conversion.
-
-    Raises:
-        LayoutError: the shape has no linear layout, or one without bases; or the encoding is
-            padded, for which Triton has no conversion.
-    """
+    """Our conversion. Raises LayoutError: the shape has no linear layout, or one without bases; or
+    the encoding is padded, for which Triton has no conversion."""
     if encoding.paddings:
         rule = "is padded: Triton makes no linear layout of it"
         raise LayoutError("encoding", str(encoding), rule)
@@ -92,11 +88,7 @@ class _Triton:
         return int(major), int(minor)
 
     def convert(self, encoding: SharedEncoding, shape: tuple[int, ...]) -> Converted:
-        """What Triton's C++ makes of it.
-
-        Raises:
-            RuntimeError: its verifier refuses the encoding.
-        """
+        """What Triton's C++ makes of it. Raises RuntimeError: its verifier refuses the encoding."""
         from triton_ext.layouts.triton.gluon import linear_layout
 
         with self._lock:

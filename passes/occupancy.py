@@ -5,11 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from triton_ext.hardware.architecture import (
-    RESERVED_SHARED_MEMORY,
-    WARP_THREADS,
-    Capability,
-)
+from triton_ext.hardware.architecture import RESERVED_SHARED_MEMORY, WARP_THREADS, Capability
 from triton_ext.mlir.ir import Operation
 from triton_ext.mlir.module import MlirModule
 

@@ -12,12 +12,7 @@ from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.dump import layout_object
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 from triton_ext.mlir.locations import Location
-from triton_ext.passes.conversions import (
-    ConversionUse,
-    LineCount,
-    conversions,
-    line_counts,
-)
+from triton_ext.passes.conversions import ConversionUse, LineCount, conversions, line_counts
 from triton_ext.passes.frame.base import Compilation, Outcome, ReportOptions, compiler_pass
 from triton_ext.passes.occupancy import blocks_per_sm, warps_of
 from triton_ext.passes.shared_accesses import (

@@ -21,11 +21,7 @@ from triton_ext.hardware.register_moves import Direction, PlannedMove, plan_move
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.cluster import shape_per_cta, within_block
 from triton_ext.layouts.distributed import parse_distributed
-from triton_ext.layouts.encodings import (
-    DEFAULT_ALIGNMENT,
-    NVMMAShared,
-    SharedEncoding,
-)
+from triton_ext.layouts.encodings import DEFAULT_ALIGNMENT, NVMMAShared, SharedEncoding
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import tma_box_shape
 from triton_ext.mlir.ir import Operation, Value
@@ -220,11 +216,8 @@ def _operand_read(layout: LinearLayout, bits: int, mn_dim: int) -> BankReport | 
 
 
 def mma_extent(operation: Operation, operand: Literal["A", "B"], module: MlirModule) -> int:
-    """M or N of one instruction, of what one block gives it.
-
-    Raises:
-        LayoutError: the types do not say.
-    """
+    """M or N of one instruction, of what one block gives it. Raises LayoutError: the types do not
+    say."""
     if operation.name == "ttng.warp_group_dot":
         if operand == "A":
             return WGMMA_ROWS
@@ -272,10 +265,7 @@ def tma_boxes(
     encoding: NVMMAShared, shape: tuple[int, ...], direction: CopyDirection = "load"
 ) -> tuple[tuple[int, ...], int, int]:
     """The boxes of a TMA copy of a tile: the extents of each, how many, and the bytes of each.
-
-    Raises:
-        LayoutError: the shape does not fit the encoding.
-    """
+    Raises LayoutError: the shape does not fit the encoding."""
     per_cta = shape_per_cta(encoding.cga_layout, shape)
     box = tma_box_shape(per_cta, encoding)
     if direction in ("gather", "scatter"):
@@ -289,9 +279,8 @@ def _copy_use(operation: Operation, memory: MemoryType) -> CopyUse:
     try:
         encoding = parsed_encoding(memory.encoding)
         if not isinstance(encoding, NVMMAShared):
-            raise LayoutError(
-                "encoding", memory.encoding, "must be NVMMA, or its boxes are not known"
-            )
+            rule = "must be NVMMA, or its boxes are not known"
+            raise LayoutError("encoding", memory.encoding, rule)
         box, boxes, size = tma_boxes(encoding, memory.shape, direction)
     except LayoutError as error:
         return CopyUse(operation, direction, memory, None, 0, 0, str(error))
@@ -303,10 +292,7 @@ def planned(
     registers: LinearLayout, memory: MemoryType, direction: Direction, arch: int
 ) -> PlannedMove:
     """`plan_move` for a tensor and the tile, or the part of a tile, that it is moved to or from.
-
-    Raises:
-        LayoutError: as `plan_move`.
-    """
+    Raises LayoutError: as `plan_move`."""
     encoding = parsed_encoding(memory.encoding)
     return plan_move(
         registers,

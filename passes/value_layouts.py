@@ -10,11 +10,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.cluster import within_block
 from triton_ext.layouts.distributed import distributed_linear_layout
-from triton_ext.layouts.encodings import (
-    NVMMAShared,
-    SharedEncoding,
-    parse_encoding,
-)
+from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.mlir.ir import Operation
 from triton_ext.mlir.module import MlirModule
@@ -53,11 +49,8 @@ def tile_shape(memory: MemoryType) -> tuple[int, ...]:
 
 
 def tile_layout(memory: MemoryType) -> LinearLayout:
-    """The layout of one buffer: ``offset`` (elements; and ``block``) -> coordinates.
-
-    Raises:
-        LayoutError: an encoding that is not supported, or an illegal shape.
-    """
+    """The layout of one buffer: ``offset`` (elements; and ``block``) -> coordinates. Raises
+    LayoutError: an encoding that is not supported, or an illegal shape."""
     return encoded_layout(parsed_encoding(memory.encoding), tile_shape(memory))
 
 
@@ -78,11 +71,8 @@ def _part(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
 
 
 def part_layout(memory: MemoryType) -> LinearLayout:
-    """As `tile_layout`, of the part of the tile that a value is; other offsets repeat it.
-
-    Raises:
-        LayoutError: also where the part cuts the swizzle.
-    """
+    """As `tile_layout`, of the part of the tile that a value is; other offsets repeat it. Raises
+    LayoutError: also where the part cuts the swizzle."""
     layout = tile_layout(memory)
     shape = memory.shape[-len(layout.out_dims) :]
     return layout if shape == tuple(layout.out_dims.values()) else _part(layout, shape)
@@ -118,11 +108,8 @@ def allocated_bytes(memory: MemoryType) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def tensor_memory_layout(memory: MemoryType) -> LinearLayout:
-    """The layout of one buffer in tensor memory, or of the one that the value is a part of.
-
-    Raises:
-        LayoutError: another encoding, or no room for it.
-    """
+    """The layout of one buffer in tensor memory, or of the one that the value is a part of. Raises
+    LayoutError: another encoding, or no room for it."""
     encoding = TensorMemoryEncoding.parse(memory.encoding)
     return encoding.to_linear_layout(memory.allocated[-2:], memory.element_bitwidth)
 
@@ -135,10 +122,7 @@ def alignment_of(operation: Operation | None, encoding: SharedEncoding) -> int:
 
 def operand_layout(memory: MemoryType) -> LinearLayout:
     """The layout of a tile as an MMA reads it: fp4 with padding is read as bytes, K twice as long.
-
-    Raises:
-        LayoutError: as `part_layout`; or a rank other than 2.
-    """
+    Raises LayoutError: as `part_layout`; or a rank other than 2."""
     encoding = parsed_encoding(memory.encoding)
     is_fp4 = isinstance(encoding, NVMMAShared) and encoding.fp4_padded
     has_own = is_fp4 or bool(encoding.paddings)  # read otherwise than written, or not at all
@@ -156,11 +140,8 @@ def _registers(
 
 
 def register_layout(tensor: TensorType, module: MlirModule) -> LinearLayout:
-    """The layout of a tensor in registers.
-
-    Raises:
-        LayoutError: an encoding that is not supported.
-    """
+    """The layout of a tensor in registers. Raises LayoutError: an encoding that is not
+    supported."""
     used = tuple((name, text) for name, text in module.aliases.items() if name in tensor.encoding)
     nested = tuple(
         (name, text)

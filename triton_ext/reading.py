@@ -42,11 +42,7 @@ def read_input(name: str, limit: int) -> bytes:
 
 
 def read_stream(stream: BinaryIO, limit: int, name: str = "stdin") -> bytes:
-    """What a stream has, at most `limit` bytes.
-
-    Raises:
-        LayoutError: it has more.
-    """
+    """What a stream has, at most `limit` bytes. Raises LayoutError: it has more."""
     data = stream.read(limit + 1)
     if len(data) > limit:
         raise LayoutError("file", name, f"must have at most {limit} bytes")

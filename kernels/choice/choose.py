@@ -89,11 +89,8 @@ def choose_config(
 def ranked(
     arch: int, product: ProductSpec, problem: Problem, every: bool = False
 ) -> Iterator[KernelSpec]:
-    """The candidates for a problem, those with the shortest predicted time first.
-
-    Args:
-        every: those, too, that do not suit the problem.
-    """
+    """The candidates for a problem, those with the shortest predicted time first. `every`: those,
+    too, that do not suit the problem."""
     model = MODELS[arch]
     return model.compare(model.candidates(product, problem), problem, every)
 

@@ -12,11 +12,7 @@ MODELS: tuple[GpuModel, ...] = get_args(GpuModel)
 
 def model_of(name: str | None) -> GpuModel:
     """Which of them stands for a GPU: the H200 for those with its memory, and for emulated ones;
-    the H100 for others.
-
-    Args:
-        name: as ``torch.cuda.get_device_name``; None for an emulated one.
-    """
+    the H100 for others. `name`: as ``torch.cuda.get_device_name``; None for an emulated one."""
     if name is None or "H200" in name or "emulated" in name.lower():
         return "h200"
     return "h100"

@@ -204,8 +204,5 @@ def compare(
     specs: Sequence[KernelSpec], problem: Problem, every: bool = False
 ) -> Iterator[KernelSpec]:
     """The kernels, those with the shortest predicted time first; of equals one that is not swapped.
-
-    Args:
-        every: all suit.
-    """
+    `every`: all suit."""
     return iter(sorted(specs, key=lambda spec: predicted_seconds(spec, problem)))

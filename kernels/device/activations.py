@@ -9,6 +9,8 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from triton_ext.kernels.epilogue import CLAMPED_LIMIT, CLAMPED_SLOPE
+
 TAIL = gl.constexpr((
     -2.82530352, 1.43290684, 0.630840247, -0.327658643, 1.1950848, -2.51450526, 2.07395385,
     -0.77246533, 0.107146687,
@@ -28,6 +30,7 @@ FARTHEST = gl.constexpr(14.0)
 KEEPS_NAN = gl.constexpr(tl.PropagateNan.ALL)
 ROOT_OF_HALF = gl.constexpr(0.7071067811865476)
 LOG2_E = gl.constexpr(1.4426950408889634)
+LIMIT, SLOPE = gl.constexpr(CLAMPED_LIMIT), gl.constexpr(CLAMPED_SLOPE)
 
 
 @gluon.jit
@@ -86,6 +89,19 @@ def gelu(x, BITS: gl.constexpr):
 
 
 @gluon.jit
+def silu(x, SLOPE: gl.constexpr = 1.0):
+    """x times the logistic function of SLOPE x."""
+    return x * reciprocal(1.0 + power_of_2(x * (-LOG2_E * SLOPE)))
+
+
+@gluon.jit
+def clamped(x, LEAST: gl.constexpr, MOST: gl.constexpr):
+    """x within these bounds; NaN of NaN."""
+    x = gl.minimum(x, MOST, propagate_nan=KEEPS_NAN)
+    return gl.maximum(x, LEAST, propagate_nan=KEEPS_NAN)
+
+
+@gluon.jit
 def activated(x, ACTIVATION: gl.constexpr, BITS: gl.constexpr):
     """The activation function of that name, as PyTorch defines it by default, of what will be
     rounded to so many bits.
@@ -95,5 +111,9 @@ def activated(x, ACTIVATION: gl.constexpr, BITS: gl.constexpr):
     elif ACTIVATION == "gelu":
         x = gelu(x, BITS)
     elif ACTIVATION == "silu":
-        x *= reciprocal(1.0 + power_of_2(x * -LOG2_E))
+        x = silu(x)
+    elif ACTIVATION == "clamped_silu":
+        x = silu(gl.minimum(x, LIMIT, propagate_nan=KEEPS_NAN), SLOPE)
+    elif ACTIVATION == "clamped_up":
+        x = clamped(x, -LIMIT, LIMIT) + 1.0
     return x

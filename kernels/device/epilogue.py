@@ -62,6 +62,7 @@ class Epilogue:
         PIECE: the layout of a piece in registers, if what operations need is asked for while the
             tile is multiplied; None if each piece asks for its own.
         GATED: whether a piece is made of two of the sums', gate and up.
+        INTERLEAVED: whether these are neighbours, else pieces of their own.
         PAIRED: how many blocks multiply together, each with columns of both.
     """
 
@@ -75,6 +76,7 @@ class Epilogue:
     stores: GroupStores | gl.constexpr
     PIECE: gl.constexpr
     GATED: gl.constexpr
+    INTERLEAVED: gl.constexpr
     PAIRED: gl.constexpr
 
     @gluon.jit
@@ -113,7 +115,7 @@ class Epilogue:
             if work.splits > 1:
                 self.parts.begin(work, WHICH)
         if self.PIECE is None:
-            found = Found((), (), ())
+            found = Found((), (), (), ())
         else:
             found = self.ask_pieces(work, 0, self.pieces.NUMBER, self.PIECE)
         return found
@@ -209,7 +211,7 @@ class Epilogue:
     @gluon.jit
     def store(self, acc, work, found, phase, WHICH: gl.constexpr):
         """Registers -> swizzled shared memory -> C, a piece at a time; see `finish`."""
-        pieces = acc.pieces(self.pieces.tiles.shape[2])
+        pieces = acc.pieces(self.pieces.tiles.shape[2] * (2 if self.INTERLEAVED else 1))
         NUMBER: gl.constexpr = self.pieces.NUMBER
         if self.exchange is not None:
             for i in gl.static_range(NUMBER):
@@ -235,15 +237,17 @@ class Epilogue:
         for i in gl.static_range(FIRST, END):
             if self.exchange is not None:
                 piece = self.exchange.sum(acc.sums[0].type.layout, WHICH * NUMBER + i)
-            elif self.GATED:
+            elif self.GATED and not self.INTERLEAVED:
                 piece = acc.read(pieces[gate_of(i, NUMBER, self.PAIRED)])
             else:
                 piece = acc.read(pieces[piece_at(i, NUMBER, SHARED)])
-            if self.GATED:
+            if self.GATED and not self.INTERLEAVED:
                 up = acc.read(pieces[up_of(i, NUMBER, self.PAIRED)])
             if i == last_read(NUMBER, SHARED):
                 acc.release()
-            if self.GATED:
+            if self.INTERLEAVED:
+                self.fill_interleaved(piece, i, work, WHICH)
+            elif self.GATED:
                 self.fill_gated(piece, up, i, work, WHICH)
             else:
                 self.fill_piece(piece, i, work, found, phase, WHICH)
@@ -314,9 +318,25 @@ class Epilogue:
         found = self.ask(work, (column + self.pieces.size()[1].to(gl.int32),), PART, LAYOUT)
         up = apply_each(done.of_part, up, found.of_part, 0)
         up = apply_each(done.before, up, found.before, 0)
+        up = apply_each(done.of_up, up, found.of_up, 0)
         found = self.ask(work, (column,), PART, LAYOUT)
         gate = apply_each(done.of_part, gate, found.of_part, 0)
         gate = apply_each(done.before, gate, found.before, 0)
+        gate = apply_each(done.after, gate, found.after, 0)
+        self.round(gate.to(gl.float32) * up.to(gl.float32), self.pieces.buffer(i, WHICH))
+
+    @gluon.jit
+    def fill_interleaved(self, piece, i: gl.constexpr, work, WHICH: gl.constexpr):
+        """Piece i of a tile, made of twice as many columns; into its buffer, which is free."""
+        PART: gl.constexpr = self.pieces.tiles.shape[2]
+        done = self.operations
+        column = self.pieces.column(work, i)
+        found = self.ask(work, (2 * column,), 2 * PART, piece.type.layout)
+        piece = apply_each(done.of_part, piece, found.of_part, 0)
+        piece = apply_each(done.before, piece, found.before, 0)
+        gate, up = piece.reshape(piece.shape[0], PART, 2).split()
+        found = self.ask(work, (column,), PART, gate.type.layout)
+        up = apply_each(done.of_up, up, found.of_up, 0)
         gate = apply_each(done.after, gate, found.after, 0)
         self.round(gate.to(gl.float32) * up.to(gl.float32), self.pieces.buffer(i, WHICH))
 
@@ -366,4 +386,4 @@ def epilogue_of(desc, tiles, c0_desc, c0_ready, values, exchange, peers, last, P
             value(values, "c", PLAN), value(values, "out_rows", PLAN), PLAN.groups.dim
         )
     return Epilogue(pieces, parts, operations, residual, exchange, peers, last, stores, PIECE,
-                    PLAN.gated, TILE.cta_group)  # fmt: skip
+                    PLAN.gated, PLAN.interleaved, TILE.cta_group)  # fmt: skip

@@ -8,7 +8,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from triton_ext.kernels.epilogue import CLAMPED_LIMIT, CLAMPED_SLOPE
+
 ROOT_OF_HALF = tl.constexpr(0.7071067811865476)
+LIMIT, SLOPE = tl.constexpr(CLAMPED_LIMIT), tl.constexpr(CLAMPED_SLOPE)
 NORMAL_AT_0 = tl.constexpr(0.3989422804014327)
 """The density of the normal distribution at 0, 1 / sqrt(2 pi)."""
 
@@ -20,6 +23,11 @@ def value_and_slope(x, ACTIVATION: tl.constexpr):
         chance = tl.sigmoid(x)
         value = x * chance
         slope = chance * (1.0 + x * (1.0 - chance))
+    elif ACTIVATION == "clamped_silu":
+        inside = tl.minimum(x, LIMIT, propagate_nan=tl.PropagateNan.ALL)
+        chance = tl.sigmoid(SLOPE * inside)
+        value = inside * chance
+        slope = tl.where(x > LIMIT, 0.0, chance * (1.0 + SLOPE * inside * (1.0 - chance)))
     elif ACTIVATION == "gelu":
         chance = 0.5 * (1.0 + tl.math.erf(x * ROOT_OF_HALF))
         value = x * chance
@@ -53,6 +61,10 @@ def gate_gradient(
     given = tl.load(grad + row * grad_row + column * grad_column, mask=inside, other=0.0)
     given = given.to(tl.float32)
     value, slope = value_and_slope(gate, ACTIVATION)
+    upward = value
+    if ACTIVATION == "clamped_silu":
+        upward = tl.where(tl.abs(factor) > LIMIT, 0.0, value)
+        factor = tl.clamp(factor, -LIMIT, LIMIT, propagate_nan=tl.PropagateNan.ALL) + 1.0
     kind = made.dtype.element_ty
     tl.store(made + where, (given * factor * slope).to(kind), mask=inside)
-    tl.store(made + where + up, (given * value).to(kind), mask=inside)
+    tl.store(made + where + up, (given * upward).to(kind), mask=inside)

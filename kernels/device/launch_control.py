@@ -5,8 +5,8 @@ SMs are not alike: some have other work, some are slower.
 
 *Cluster launch control*: the grid has a block for each tile, more than run at a time. One that runs
 asks the hardware, a tile ahead, for one that has not started. That one is then cancelled, and its
-tile belongs to who asked. A warp of its own asks; the answers, of 16 bytes, go round in a ring of
-two, and every role of the block, of all blocks of a cluster, reads each.
+tile belongs to who asked. A warp of its own asks; the answers, of 16 bytes, lie in two buffers in
+turn, and every role of the block, of all blocks of a cluster, reads each.
 """
 
 # Gluon functions: their arguments are values of the compiler, not of Python.

@@ -192,6 +192,7 @@ class Found:
 
     of_part: gl.tuple
     before: gl.tuple
+    of_up: gl.tuple
     after: gl.tuple
 
 
@@ -202,19 +203,22 @@ class Operations:
     Attributes:
         of_part: those on a rank's part of the sum, where ranks make it together.
         before: those on the sum, before a residual is added.
+        of_up: those on what an activated gate is multiplied with.
         after: those after it.
     """
 
     of_part: gl.tuple
     before: gl.tuple
+    of_up: gl.tuple
     after: gl.tuple
 
     @gluon.jit
     def begin(self, region):
         """Ask for what all of them need."""
         before = begin_each(self.before, region)
+        of_up = begin_each(self.of_up, region)
         after = begin_each(self.after, region)
-        return Found(begin_each(self.of_part, region), before, after)
+        return Found(begin_each(self.of_part, region), before, of_up, after)
 
 
 @gluon.jit
@@ -236,9 +240,12 @@ def operations_of(values, BITS: gl.constexpr, PLAN: gl.constexpr):
     before = ()
     if SPEC.bias:
         before += (Bias(Vector(value(values, "bias", PLAN), 1, True, N_IS_COLUMN)),)
+    of_up = ()
+    if SPEC.activation == "clamped_silu":
+        of_up += (Activation("clamped_up", BITS),)
     after = ()
     if SPEC.activation is not None:
         after += (Activation(SPEC.activation, BITS),)
     if SPEC.factors:
         after += (Scale(Vector(value(values, "factors", PLAN), 1, False, not N_IS_COLUMN)),)
-    return Operations(of_part, before, after)
+    return Operations(of_part, before, of_up, after)

@@ -197,8 +197,12 @@ class Pipeline:
         return halves.index(2 * slot.index + WHICH)
 
     @gluon.jit
-    def fill(self, slot, operands, work, k):
-        """Wait until the slot is free, and start the copies of all its tiles, those of K tile k."""
+    def fill(self, slot, operands, work, k, held=()):
+        """Wait until the slot is free, and start the copies of all its tiles, those of K tile k.
+
+        Args:
+            held: the indices of the tile's rows of A, if they are copied here (sm_100).
+        """
         TILE: gl.constexpr = self.PLAN.tile
         LEFT: gl.constexpr = self.PLAN.boxes[0]
         RIGHT: gl.constexpr = self.PLAN.boxes[1]
@@ -219,7 +223,8 @@ class Pipeline:
             0 if scales is None else scales.a_desc.nbytes_per_cta + scales.b_desc.nbytes_per_cta
         )
         left_bytes: gl.constexpr = copied_bytes(operands.a, LEFT) * (PARTS if LEFT is None else 1)
-        TWICE: gl.constexpr = self.PLAN.gated and RIGHT is None
+        TWICE: gl.constexpr = self.PLAN.parts_of_b > 1 and RIGHT is None
+        first_n = work.off_n * (2 if self.PLAN.interleaved else 1)
         right_bytes: gl.constexpr = copied_bytes(operands.b, RIGHT) * (2 if TWICE else 1)
         edge_bytes: gl.constexpr = 0 if EDGE is None else copied_bytes(operands.edge, EDGE)
         off_k = k * (TILE.block_k * TILE.cluster_k)
@@ -247,7 +252,7 @@ class Pipeline:
         if ROWS_RIGHT:
             pass
         elif RIGHT is not None:
-            off_n = work.off_n + (column * TILE.columns if SHARED else 0)
+            off_n = first_n + (column * TILE.columns if SHARED else 0)
             own_k = off_k + (0 if SHARED else block * TILE.block_k)
             first = block - row
             copy_boxes(operands.b, RIGHT, self.right_unit(slot), barrier, work.matrix,
@@ -260,11 +265,11 @@ class Pipeline:
                 load_tile(operands.b, 2 * work.matrix + half, work.off_n, off_k, barrier,
                           self.half(operands.b, slot, half), self.PLAN.right_k_major)  # fmt: skip
         else:
-            load_tile(operands.b, work.matrix, work.off_n, off_k, barrier,
+            load_tile(operands.b, work.matrix, first_n, off_k, barrier,
                       self.b_tiles.index(slot.index), self.PLAN.right_k_major,
                       SHARED=SHARED)  # fmt: skip
         if ROWS_HERE:
-            self.rows.fill(slot.index, work, k, barrier)
+            self.rows.fill(slot.index, held, k, barrier)
         if scales is not None:
             scales.fill(slot.index, work, k, barrier)
 
@@ -290,9 +295,10 @@ class Pipeline:
         """Wait until the slots of a tile are free, one after the other, and start the copies of its
         rows of A; the slot behind.
         """
+        held = self.rows.of(work)
         for k in range(work.k_end):
             self.wait_free(slot)
-            self.rows.fill(slot.index, work, k, self.ready.index(slot.index))
+            self.rows.fill(slot.index, held, k, self.ready.index(slot.index))
             slot = slot.next()
         return slot
 
@@ -308,8 +314,8 @@ class Pipeline:
         with a barrier of the cluster that waits for them.
 
         Args:
-            filled: how many tiles there were: nobody arrives for those of a ring that a short K
-                has not filled, and each wait takes 50 cycles.
+            filled: how many tiles there were: nobody arrives for stages that a short K has not
+                filled, and each wait takes 50 cycles.
         """
         if self.PLAN.tile.shares_tiles or (gl.num_ctas() > 1 and not ENDS_TOGETHER):
             STAGES: gl.constexpr = self.PLAN.tile.stages

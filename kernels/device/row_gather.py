@@ -4,7 +4,8 @@ On Hopper, TMA copies what lies together, so two warps copy the rows by ``cp.asy
 thread and 8 threads a line, to the place that the generated layout gives these; each thread arrives
 at the buffer's barrier when its copies have. The tensor cores read by the async proxy, so that a
 consumer needs a proxy fence before it multiplies. On Blackwell, each thread of the warp that copies
-brings four rows by TMA (``tile::gather4``).
+brings four rows by TMA (``tile::gather4``). The indices of a tile's rows are read once, and held in
+registers for all of K.
 
 An index that is no row of A brings zeros, and nothing is read for it.
 """
@@ -31,21 +32,8 @@ BY_A_WARP = gl.constexpr(128)
 """Rows that a warp's threads copy by TMA, four each."""
 CHUNK = gl.constexpr(16)
 """Bytes that a thread copies at a time (PTX ISA, "cp.async": the most)."""
-TOGETHER = gl.constexpr(32)
-"""Rows that are copied in one turn of a loop: a thread has 24 registers, and with all rows at once
-ptxas spilled 256 bytes."""
-COPY = gl.constexpr("""{
-    .reg .pred some;
-    setp.ge.s32 some, $3, 0;
-    @some cp.async.cg.shared.global [$1], [$2], 16, $3;
-    mov.b32 $0, 0;
-    }""")
-
-
-@gluon.constexpr_function
-def chunks_layout(chunks):
-    """A chunk of a line for each thread of the warps that copy, so many a line."""
-    return gl.BlockedLayout([1, 1], [32 // chunks, chunks], [WARPS, 1], [1, 0])
+HELD = gl.constexpr(64)
+"""Rows whose indices the warps that copy hold, one a thread, in one register."""
 
 
 @gluon.jit
@@ -55,6 +43,39 @@ def rows_of_a(indices, row, work, PLAN: gl.constexpr):
     """
     off = work.off_m if PLAN.groups.dim == ROWS_OF_GROUPS else work.off_n
     return gl.load(indices + gl.minimum(off + row, work.end - 1))
+
+
+@gluon.constexpr_function
+def copies_text(tile, first, whole):
+    """The instructions by which a thread copies its chunks of a line of `HELD` rows, from `first`.
+
+    In a turn, the 8 threads of a line (4, 2, ...) copy a row, and ask the one that holds its index.
+
+    Args:
+        whole: whether all of the line is there; else a chunk may have less than 16 bytes, for which
+            ptxas makes twice as many instructions.
+    """
+    chunks = tile.line // CHUNK.value
+    together = 32 // chunks
+    turns = min(chunks, -(-(tile.rows - first) // (2 * together)))
+    lines = [".reg .pred none, some;", ".reg .b32 lane, row, size;", ".reg .b64 source;"]
+    for turn in range(turns):
+        row = first + 2 * together * turn
+        to = row // tile.unit * (tile.unit * tile.line * tile.lines) + row % tile.unit * tile.line
+        all_there = row + 2 * together <= tile.rows
+        lines += [
+            f"add.u32 lane, $4, {together * turn};",
+            "shfl.sync.idx.b32 row, $6, lane, 31, 0xffffffff;",
+            "setp.lt.s32 none, row, 0;",
+            "" if whole else "selp.b32 size, 0, $5, none;",
+            "" if all_there else "setp.ge.s32 some, row, -1;",
+            "max.s32 row, row, 0;",
+            "mad.wide.s32 source, row, $3, $2;",
+            ("" if all_there else "@some ")
+            + f"cp.async.cg.shared.global.L2::128B [$1+{to}], [source], {CHUNK.value}, "
+            + ("none;" if whole else "size;"),
+        ]
+    return "{\n" + "\n".join([*lines, "mov.b32 $0, 0;"]) + "\n}"
 
 
 @aggregate
@@ -80,38 +101,67 @@ class RowGather:
     PLAN: gl.constexpr
 
     @gluon.jit
-    def fill(self, index, work, k, barrier):
-        """Start the copies of a K tile into a buffer; all of the warps' threads arrive then."""
+    def position(self):
+        """A thread's warp, lane, and row and chunk in the first turn."""
+        CHUNKS: gl.constexpr = self.PLAN.gathered.line // CHUNK
+        thread = gl.arange(0, HELD, gl.BlockedLayout([1], [32], [WARPS], [0]))
+        warp, lane = thread // 32, thread % 32
+        return warp, lane, warp * (32 // CHUNKS) + lane // CHUNKS, lane % CHUNKS
+
+    @gluon.jit
+    def of(self, work):
+        """The indices of a tile's rows, which the threads hold: -1 of one that is no row of A, -2
+        behind the tile.
+        """
         TILE: gl.constexpr = self.PLAN.gathered
         ROWS: gl.constexpr = TILE.rows
-        LINES: gl.constexpr = TILE.lines
-        BITS: gl.constexpr = len(TILE.swizzle)
-        LAYOUT: gl.constexpr = chunks_layout(TILE.line // CHUNK)
-        BYTES: gl.constexpr = TILE.line * TILE.lines
-        address = own_address(self.tiles) + index * TILE.stage
-        chunk = CHUNK * gl.arange(0, TILE.line // CHUNK, gl.SliceLayout(0, LAYOUT))
-        PARTS: gl.constexpr = (ROWS + TOGETHER - 1) // TOGETHER
-        for part in range(PARTS):
-            row = part * TOGETHER + gl.arange(0, TOGETHER, gl.SliceLayout(1, LAYOUT))
+        TOGETHER: gl.constexpr = 32 * CHUNK // TILE.line
+        warp, lane, _, _ = self.position()
+        found = ()
+        for first in gl.static_range(0, ROWS, HELD):
+            row = first + lane // TOGETHER * (WARPS * TOGETHER) + warp * TOGETHER + lane % TOGETHER
             given = rows_of_a(self.indices, row, work, self.PLAN)
-            known = (given >= 0) & (given < self.rows)
-            source = self.base + gl.where(known, given, 0).to(gl.int64) * self.step
-            offset = row // TILE.unit * (TILE.unit * BYTES) + row % TILE.unit * TILE.line
-            swizzle = row * 0
-            for bit in gl.static_range(BITS):
-                swizzle ^= (row >> bit & 1) * TILE.swizzle[bit]
-            for line in range(LINES):
-                column = k * BYTES + line * TILE.line + chunk
-                left = gl.minimum(gl.maximum(self.row_bytes - column, 0), CHUNK)
-                size = gl.where(gl.expand_dims(known, 1), gl.expand_dims(left, 0), 0)
-                if ROWS % TOGETHER > 0:
-                    size = gl.where(gl.expand_dims(row < TILE.rows, 1), size, -1)
-                to = gl.expand_dims(chunk, 0) ^ gl.expand_dims(swizzle, 1)
-                to += gl.expand_dims(offset + (address + line * TILE.unit * TILE.line), 1)
-                sources = gl.expand_dims(source, 1) + gl.expand_dims(column, 0)
-                gl.inline_asm_elementwise(
-                    COPY, "=r,r,l,r", [to, sources, size], gl.int32, is_pure=False, pack=1
-                )
+            given = gl.where((given >= 0) & (given < self.rows), given, -1)
+            found += (gl.where(row < ROWS, given, -2),)
+        return found
+
+    @gluon.jit
+    def copy_line(self, held, to, source, left, WHOLE: gl.constexpr):
+        """Start the copies of a line of all rows; see `copies_text`."""
+        PARTS: gl.constexpr = len(held)
+        _, lane, _, _ = self.position()
+        for part in gl.static_range(PARTS):
+            gl.inline_asm_elementwise(
+                copies_text(self.PLAN.gathered, part * HELD, WHOLE), "=r,r,l,r,r,r,r",
+                [to, source, self.step + lane * 0, lane * CHUNK // self.PLAN.gathered.line, left,
+                 held[part]],
+                gl.int32, is_pure=False, pack=1,
+            )  # fmt: skip
+
+    @gluon.jit
+    def fill(self, index, held, k, barrier):
+        """Start the copies of a K tile into a buffer; all of the warps' threads arrive then.
+
+        Args:
+            held: the indices of the tile's rows, see `of`.
+        """
+        TILE: gl.constexpr = self.PLAN.gathered
+        _, _, row, chunk = self.position()
+        to = own_address(self.tiles) + index * TILE.stage + row * TILE.line
+        swizzled = chunk * CHUNK
+        BITS: gl.constexpr = len(TILE.swizzle)
+        LINES: gl.constexpr = TILE.lines
+        for bit in gl.static_range(BITS):
+            swizzled ^= (row >> bit & 1) * TILE.swizzle[bit]
+        for line in gl.static_range(LINES):
+            column = (k * TILE.lines + line) * TILE.line + chunk * CHUNK
+            left = gl.minimum(gl.maximum(self.row_bytes - column, 0), CHUNK)
+            there = to + swizzled + line * TILE.unit * TILE.line
+            source = self.base + column
+            if (k * TILE.lines + line + 1) * TILE.line <= self.row_bytes:
+                self.copy_line(held, there, source, left, True)
+            else:
+                self.copy_line(held, there, source, left, False)
         gl.inline_asm(ARRIVE, "r", (own_address(barrier),))
 
 
@@ -151,24 +201,41 @@ class RowsByTma:
     PLAN: gl.constexpr
 
     @gluon.jit
-    def fill(self, index, work, k, barrier):
-        """Start the copies of a K tile into a buffer, whose barrier expects their bytes."""
+    def position(self):
+        """The rows, of so many of a tile, that a thread copies."""
+        return gl.arange(0, BY_A_WARP, gl.BlockedLayout([4], [32], [1], [0]))
+
+    @gluon.jit
+    def of(self, work):
+        """The indices of a tile's rows, which the threads hold."""
+        found = ()
+        ROWS: gl.constexpr = self.PLAN.gathered.rows
+        for first in gl.static_range(0, ROWS, BY_A_WARP):
+            found += (rows_of_a(self.indices, first + self.position(), work, self.PLAN),)
+        return found
+
+    @gluon.jit
+    def fill(self, index, held, k, barrier):
+        """Start the copies of a K tile into a buffer, whose barrier expects their bytes.
+
+        Args:
+            held: the indices of the tile's rows, see `of`.
+        """
         TILE: gl.constexpr = self.PLAN.gathered
         ROWS: gl.constexpr = TILE.rows
         LINES: gl.constexpr = TILE.lines
         TEXT: gl.constexpr = gather_text(self.PLAN.tile.swap_ab)
-        FOUR: gl.constexpr = gl.BlockedLayout([4], [32], [1], [0])
         SIZE: gl.constexpr = self.tiles.dtype.primitive_bitwidth // 8
         address = own_address(self.tiles) + index * TILE.stage
         ready = own_address(barrier)
-        for first in gl.static_range(0, ROWS, BY_A_WARP):
-            row = first + gl.arange(0, BY_A_WARP, FOUR)
-            given = rows_of_a(self.indices, row, work, self.PLAN)
+        PARTS: gl.constexpr = len(held)
+        for part in gl.static_range(PARTS):
+            row = part * BY_A_WARP + self.position()
             gl.inline_asm("bar.warp.sync 0xffffffff;", "", ())  # one thread expects all bytes
             for line in gl.static_range(LINES):
                 gl.inline_asm_elementwise(
                     TEXT, "=r,=r,=r,=r" + 20 * ",r",
-                    [given, address + line * TILE.unit * TILE.line + row * TILE.line,
+                    [held[part], address + line * TILE.unit * TILE.line + row * TILE.line,
                      (k * LINES + line) * (TILE.line // SIZE) + row * 0, ready + row * 0,
                      (row < ROWS).to(gl.int32)],
                     gl.int32, is_pure=False, pack=4,

@@ -197,7 +197,7 @@ def produce_all(operands, pipeline, tiling):
     BATCHED: gl.constexpr = is_batched(operands.a)
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:  # one operand may be shared by all
-        of_b = operands.b.shape[0] // (2 if pipeline.PLAN.gated else 1)
+        of_b = operands.b.shape[0] // pipeline.PLAN.parts_of_b
         tiles *= gl.maximum(operands.a.shape[0], of_b)
     steps = tiling.steps(tiles)
     work = tiling.work(0, tiles, BATCHED)
@@ -501,7 +501,8 @@ def matmul_warp_specialized(
     # The arguments are written out: a tuple in a variable would turn constants into values.
     SCALED: gl.constexpr = PLAN.fp32_scales is not None
     GATHERED: gl.constexpr = PLAN.gathered is not None
-    REGISTERS: gl.constexpr = PLAN.consumer_registers
+    REGISTERS: gl.constexpr = PLAN.registers[0]
+    COPYING: gl.constexpr = PLAN.registers[1]
     if TILE.consumers == 1:
         gl.warp_specialize(
             [
@@ -511,7 +512,7 @@ def matmul_warp_specialized(
             + ([(produce_scales, (pipeline, tiling))] if SCALED else [])
             + ([(produce_rows, (pipeline, tiling))] if GATHERED else []),
             [1] + ([1] if SCALED else []) + ([2] if GATHERED else []),
-            [24] + ([24] if SCALED else []) + ([24] if GATHERED else []),
+            [COPYING] + ([COPYING] if SCALED else []) + ([COPYING] if GATHERED else []),
         )
     elif TILE.consumers == 2:
         gl.warp_specialize(
@@ -523,7 +524,7 @@ def matmul_warp_specialized(
             + ([(produce_scales, (pipeline, tiling))] if SCALED else [])
             + ([(produce_rows, (pipeline, tiling))] if GATHERED else []),
             [4, 1] + ([1] if SCALED else []) + ([2] if GATHERED else []),
-            [REGISTERS, 24] + ([24] if SCALED else []) + ([24] if GATHERED else []),
+            [REGISTERS, COPYING] + ([COPYING] if SCALED else []) + ([COPYING] if GATHERED else []),
         )
     else:
         gl.warp_specialize(
@@ -536,5 +537,7 @@ def matmul_warp_specialized(
             + ([(produce_scales, (pipeline, tiling))] if SCALED else [])
             + ([(produce_rows, (pipeline, tiling))] if GATHERED else []),
             [4, 4, 1] + ([1] if SCALED else []) + ([2] if GATHERED else []),
-            [REGISTERS, REGISTERS, 24] + ([24] if SCALED else []) + ([24] if GATHERED else []),
+            [REGISTERS, REGISTERS, COPYING]
+            + ([COPYING] if SCALED else [])
+            + ([COPYING] if GATHERED else []),
         )

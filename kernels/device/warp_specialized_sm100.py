@@ -246,8 +246,9 @@ def load(operands, pipeline, tickets):
         work = tickets.work(ticket)
         if operands.gathers():
             seen = operands.peers.wait_for(seen, work, tickets.tiling)
+        held = () if pipeline.rows is None else pipeline.rows.of(work)
         for k in range(work.k_first, work.k_end):
-            pipeline.fill(slot, operands, work, k)
+            pipeline.fill(slot, operands, work, k, held)
             slot = slot.next()
         filled += work.k_end - work.k_first
         ticket = tickets.next(ticket)

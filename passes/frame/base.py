@@ -142,15 +142,11 @@ class Compilation:
 
     @cached_property
     def ttgir(self) -> MlirModule:
-        """The module in Triton's GPU dialect, parsed.
-
-        Raises:
-            PassError: the compilation began behind that stage.
-        """
+        """The module in Triton's GPU dialect, parsed. Raises PassError: the compilation began
+        behind that stage."""
         if "ttgir" not in self.texts:
-            raise PassError(
-                f"{self.kernel}: the TTGIR is not known; compile from it or from source"
-            )
+            why = f"{self.kernel}: the TTGIR is not known; compile from it or from source"
+            raise PassError(why)
         return _parsed_mlir(self.texts["ttgir"])
 
     @property
@@ -239,11 +235,8 @@ class CompilerPass:
         return self.run(compilation, options or self.options()) or Outcome()
 
     def configured(self, **options: Any) -> ConfiguredPass:
-        """The pass with options.
-
-        Raises:
-            LayoutError: there is no such option, or its value is illegal.
-        """
+        """The pass with options. Raises LayoutError: there is no such option, or its value is
+        illegal."""
         legal = [each.name for each in dataclasses.fields(self.options)]
         for name in options:
             if name not in legal:
@@ -319,10 +312,7 @@ def _source_file(run: Any) -> bytes:
 
 def _identity(value: Any, within: tuple[int, ...]) -> bytes:
     """Bytes that differ wherever a function, or a value that it uses, behaves differently.
-
-    Args:
-        within: the ids of the functions whose parts are looked at: they may name themselves.
-    """
+    `within`: the ids of the functions whose parts are looked at: they may name themselves."""
     if id(value) in within:
         return b"itself"
     within = (*within, id(value))

@@ -102,9 +102,8 @@ def _parsed(text: str) -> Pipeline:
     try:
         return Pipeline.of([text]) if text.strip() else Pipeline()
     except (LayoutError, PassError) as error:
-        raise PassCompilationError(
-            f"the environment variable {variables.PASSES}: {error}"
-        ) from None
+        why = f"the environment variable {variables.PASSES}: {error}"
+        raise PassCompilationError(why) from None
 
 
 def active_pipeline() -> Pipeline:
@@ -364,11 +363,8 @@ def _unchecked(each: ConfiguredPass, text: str) -> str:
 
 
 def parse_module(text: str, context: Any, name: str, kernel: str) -> Any:
-    """A module of Triton's from text, verified.
-
-    Raises:
-        PassError: MLIR's parser or verifier refuses it; what they say is on stderr.
-    """
+    """A module of Triton's from text, verified. Raises PassError: MLIR's parser or verifier refuses
+    it; what they say is on stderr."""
     from triton._C.libtriton import ir
 
     with tempfile.TemporaryDirectory() as folder:

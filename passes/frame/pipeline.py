@@ -57,9 +57,8 @@ def parse_passes(text: str) -> tuple[ConfiguredPass, ...]:
     while at < len(stripped):
         match = _NOTATION.match(stripped, at)
         if match is None:
-            raise LayoutError(
-                "passes", text, "must be names, as in 'report-layouts{format=json},lint-shared'"
-            )
+            rule = "must be names, as in 'report-layouts{format=json},lint-shared'"
+            raise LayoutError("passes", text, rule)
         each, options = get_pass(match[1]), {}
         defaults = each.options()
         for pair in (match[2] or "").split():

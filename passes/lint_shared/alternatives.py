@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.architecture import (
-    WARP_THREADS,
-)
+from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.banks import LINE_BYTES
 from triton_ext.hardware.register_moves import PlannedMove
 from triton_ext.layouts.cluster import shape_per_cta

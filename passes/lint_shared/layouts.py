@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from triton_ext.layouts.cluster import shape_per_cta
-from triton_ext.layouts.encodings import (
-    CHUNK_BYTES,
-    PaddedShared,
-)
+from triton_ext.layouts.encodings import CHUNK_BYTES, PaddedShared
 from triton_ext.passes.frame.base import Compilation
 from triton_ext.passes.lint_shared.alternatives import (
     Alternatives,

@@ -6,10 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from triton_ext.hardware.architecture import (
-    RESERVED_SHARED_MEMORY,
-    Capability,
-)
+from triton_ext.hardware.architecture import RESERVED_SHARED_MEMORY, Capability
 from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.ir import Operation
 from triton_ext.mlir.module import MlirModule

@@ -126,11 +126,8 @@ class Conversion:
         return found
 
     def linear(self, value: Value) -> SharedLinear:
-        """The generated equal of a value's NVMMA encoding.
-
-        Raises:
-            LayoutError: there is none, or this release of Triton means another one.
-        """
+        """The generated equal of a value's NVMMA encoding. Raises LayoutError: there is none, or
+        this release of Triton means another one."""
         kind = self.type_of(value)
         key = (kind.encoding, kind.allocated)
         if key not in self._known:
@@ -161,11 +158,8 @@ class Conversion:
         return SharedLinear.parse(kind.encoding).to_linear_layout()
 
     def is_inferred(self, view: Operation) -> bool:
-        """Whether a view's result has the layout that Triton infers from a linear source.
-
-        Raises:
-            LayoutError: one of the two has no linear layout.
-        """
+        """Whether a view's result has the layout that Triton infers from a linear source. Raises
+        LayoutError: one of the two has no linear layout."""
         before, after = self._layout(view.operands[0]), self._layout(view.results[0])
         dims = list(after.out_dims)
         if view.name == "ttg.memdesc_trans":

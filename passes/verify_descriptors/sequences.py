@@ -19,12 +19,7 @@ from triton_ext.passes.verify_descriptors.running.mlir_trace import (
     ExecutedOperation,
     PartitionTrace,
 )
-from triton_ext.passes.verify_descriptors.running.tensormaps import (
-    ACQUIRE,
-    CREATE,
-    is_part,
-    making,
-)
+from triton_ext.passes.verify_descriptors.running.tensormaps import ACQUIRE, CREATE, is_part, making
 from triton_ext.passes.verify_descriptors.running.thread_trace import (
     ExecutedInstruction,
     ThreadTrace,

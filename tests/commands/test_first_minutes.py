@@ -262,6 +262,16 @@ def test_a_script_in_an_unknown_encoding_is_named_so(tmp_path, source, named):
     assert named in said
 
 
+@pytest.mark.parametrize("command", ["run", "compile"])
+def test_a_syntax_error_of_the_script_shows_no_other_frames(tmp_path, command):
+    pytest.importorskip("triton")
+    path = tmp_path / "script.py"
+    path.write_text("x = (\n")
+    found = invoke(command, str(path))
+    assert found.exit_code == 1
+    assert found.stderr.splitlines()[0].split() == ["File", f'"{path}",', "line", "1"]
+
+
 def test_a_scripts_exception_shows_its_own_frames(script):
     for command in ("run", "compile"):
         found = invoke(command, script, "fails")

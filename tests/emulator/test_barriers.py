@@ -265,8 +265,9 @@ def test_relaxed_arrivals_and_waits_alone_order_nothing(release, acquire):
          " @%p1 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 1;", BarrierFault,
          "transaction count becomes 1048576"),
         (" @%p1 mbarrier.init.shared.b64 [%r1], 1;\n"
-         " @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r1], 64;", BarrierFault,
-         "has 64 bytes outstanding: bytes are expected that never arrived"),
+         " @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r1], 64;\n"
+         " @%p1 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r1], 16;", BarrierFault,
+         "has 48 bytes outstanding: bytes are expected that never arrived"),
         (" @%p1 mbarrier.init.shared.b64 [%r1], 1;\n"
          " @%p1 mbarrier.arrive.shared.b64 %rd5, [%r1];\n"
          " @%p1 mbarrier.arrive.shared.b64 _, [%r1];\n"
@@ -286,6 +287,15 @@ def test_misused_barriers(body, fault, message):
         if isinstance(caught.value, UninitializedRead):
             assert caught.value.use.opcode == "st.global.b32"
         assert "warp 0" in caught.value.where or "warps 0" in caught.value.where
+
+
+def test_a_block_may_end_while_bytes_are_expected_and_no_copy_was_issued():
+    run("""
+ @%p1 mbarrier.init.shared.b64 [%r1], 1;
+ @%p1 mbarrier.arrive.expect_tx.shared.b64 %rd5, [%r1], 64;
+ @%p1 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r1], 64;
+ @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r1], 64;
+""")
 
 
 def test_a_deadlock_says_who_waits_for_what():
@@ -848,6 +858,30 @@ def test_an_arrival_must_know_its_phase(schedule, waits):
     with pytest.raises((SynchronizationFault, BarrierFault, Deadlock)) as caught:
         run(body, block=64, schedule=schedule)
     assert schedule != "eager" or "it could count for that one" in str(caught.value)
+
+
+@pytest.mark.parametrize("parity", [0, 1])
+def test_a_read_behind_a_wait_that_a_fresh_mbarrier_lets_through(parity):
+    """It is named as what may be behind the read, and only where it let the reader through."""
+    body = f"""
+ @%p1 mbarrier.init.shared.b64 [%r1], 1;
+ bar.sync 0;
+ setp.ge.u32 %p2, %r0, 32;
+ @%p2 bra ARRIVE;
+L1:
+ mbarrier.try_wait.parity.shared.b64 %p3, [%r1], {parity};
+ @!%p3 bra L1;
+ ld.shared.b32 %r20, [%r1+64];
+ {STORE_EACH}
+ ret;
+ARRIVE:
+ setp.eq.u32 %p4, %r0, 32;
+ @%p4 mbarrier.arrive.shared.b64 _, [%r1];
+ ret;
+"""
+    with pytest.raises(UninitializedRead) as caught:
+        run(body, block=64)
+    assert ("was for parity 1 of the mbarrier at" in str(caught.value)) == bool(parity)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -158,6 +158,28 @@ def test_the_pytest_fixture(emulated_gpu):
     assert torch.randn(1, device="cuda:0").to("cuda").cuda().device.type == "cpu"
 
 
+def test_operators_and_gradients_are_on_the_device(emulated_gpu):
+    """Functions of Python that torch calls in its turn see CUDA's tensors, too."""
+    seen = []
+
+    @torch.library.custom_op("emulated::twice", mutates_args=(), device_types="cuda")
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.is_cuda)
+        return x * torch.full((1,), 2.0, device="cuda")
+
+    def backward(context, gradient):
+        seen.append(gradient.is_cuda)
+        return twice(gradient)
+
+    twice.register_autograd(backward)
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    twice(x).sum().backward()
+    (gradient,) = torch.autograd.grad(twice(x).sum(), x)
+    assert x.grad.equal(gradient)
+    assert gradient.tolist() == [2, 2, 2]
+    assert seen == [True] * 6
+
+
 SCRIPT = """
 import sys
 import torch, triton, triton.language as tl

@@ -357,7 +357,7 @@ def test_lanes_that_wrap_around(schedule):
         (".const .b8 huge[1000000000000];", "", "variables of the module"),
         ("", ".shared .b8 huge[1000000000000];", "static bytes"),
         (".global .b32 short[2] = {1, 2, 3};", "", "3 initial values for 8 bytes"),
-        (".global .b32 odd[2] = {f};", "", "is not a number"),
+        (".global .b32 odd[2] = {f};", "", "neither a number nor a variable"),
         ("", ".reg .b64 %many<2000000000>;", "registers"),
     ],
 )

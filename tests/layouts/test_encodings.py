@@ -230,6 +230,7 @@ def test_illegal_nvmma_arguments(arguments, argument):
         ("#ttg.padded_shared<[32:+] {order = [1, 0], shape = [4, 4]}>", "expected"),
         ("#ttg.nvmma_shared<[32:+4] {swizzlingByteWidth = 0}>", "must not start with a list"),
         ("#ttng.tensor_memory_encoding<blockM = 64>", "see `triton-ext tmem`"),
+        ("#ttg.blocked<{order = [0]}>", "see `triton-ext layout --convert`"),
         ("#ttg.amd_rotating_shared<{vec = 1}>", "must be one of #ttg.nvmma_shared"),
         ("#ttg.swizzled_shared<{vec = 3, perPhase = 1, maxPhase = 1, order = [0]}>", "power of"),
         ("#ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [2]}>", "permutation"),

@@ -17,12 +17,15 @@ from triton_ext import LayoutError  # noqa: E402
 from triton_ext.kernels.choice import candidates  # noqa: E402
 from triton_ext.kernels.spec import kernel_spec  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
-from triton_ext.ops.epilogue import epilogue_of  # noqa: E402
+from triton_ext.ops.device import require_gpu  # noqa: E402
+from triton_ext.ops.epilogue import Epilogue, epilogue_of  # noqa: E402
+from triton_ext.ops.plans import find  # noqa: E402
 from triton_ext.ops.products import product  # noqa: E402
 
 needs_new = pytest.mark.skipif(not candidates.is_new(), reason="needs Triton 3.9")
 pytestmark = [pytest.mark.usefixtures("no_binaries", "shallow", "poisoned_memory"), needs_new]
 FUNCTIONS = {"swiglu": functional.silu, "geglu": functional.gelu, "reglu": torch.relu}
+EVERY = [f"{name}{order}" for name in (*FUNCTIONS, "swigluoai") for order in ("", "_interleaved")]
 SCHEDULES = ("eager", "lazy", "random")
 
 
@@ -34,6 +37,9 @@ def gated(sums, activation):
     """By definition, of (..., 2 F)."""
     name, _, interleaved = activation.partition("_")
     halves = (sums[..., ::2], sums[..., 1::2]) if interleaved else sums.chunk(2, -1)
+    if name == "swigluoai":  # GPT-OSS
+        gate, up = halves[0].clamp(max=7), halves[1].clamp(-7, 7)
+        return gate * torch.sigmoid(1.702 * gate) * (up + 1)
     return FUNCTIONS[name](halves[0]) * halves[1]
 
 
@@ -51,29 +57,38 @@ TILES = [
     (100, {"consumers": 1, "block_n": 128, "c_parts": 8, "cluster_m": 2, "cta_group": 2}, "K"),
     (100, {"consumers": 1, "block_n": 32, "c_parts": 2, "cluster_launch_control": True}, "K"),
 ]
+# The same of gate and up in turn.
+IN_TURN = [
+    (90, {"consumers": 2, "block_n": 64, "c_parts": 4, "c_buffers": 2, "block_k": 128}, "K"),
+    (90, {"consumers": 2, "pingpong": True, "block_m": 64, "block_n": 128, "c_parts": 2}, "MN"),
+    (90, {"consumers": 3, "block_m": 192, "block_n": 64, "c_parts": 2, "cluster_m": 2}, "MN"),
+    (100, {"consumers": 1, "block_n": 128, "c_parts": 4, "cluster_m": 2, "cta_group": 2}, "MN"),
+    (100, {"consumers": 1, "block_n": 32, "c_parts": 2, "cluster_launch_control": True}, "K"),
+]
 
 
-@pytest.mark.parametrize("number", range(len(TILES)))
+@pytest.mark.parametrize("number", range(len(TILES) + len(IN_TURN)))
 def test_tiles(number):
     """Sizes that are no multiples of a tile, with scales and a bias, exact: relu of integers."""
-    arch, tile, major = TILES[number]
+    arch, tile, major = [*TILES, *IN_TURN][number]
+    activation = "reglu" if number < len(TILES) else "reglu_interleaved"
     m, f, k = 48 if tile.get("loaded_rows") else 200, 40, 136
     generator = torch.Generator().manual_seed(number)
     a, w = integers(generator, m, k), integers(generator, 2 * f, k)
     b = w.t() if major == "K" else w.t().contiguous()
     bias = integers(generator, 2 * f, dtype=torch.float32)
     config = kernel_spec(arch, "bf16", "K", major, out_type="fp32", stages=2, **tile)
-    epilogue = epilogue_of(bias, "reglu", alpha=0.5)
+    epilogue = epilogue_of(bias, activation, alpha=0.5)
     call = Call(a, b, epilogue, torch.float32, config=config)
     with triton_ext.emulate(f"sm_{arch}", schedule=SCHEDULES[number % 3]):
         made = product(call)
-    assert torch.equal(made.double(), gated(0.5 * a.double() @ w.double().t() + bias, "reglu"))
+    assert torch.equal(made.double(), gated(0.5 * a.double() @ w.double().t() + bias, activation))
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
 @settings(max_examples=some(3))
 @given(
-    st.sampled_from(["swiglu", "geglu", "swiglu_interleaved", "reglu_interleaved"]),
+    st.sampled_from(EVERY),
     st.sampled_from([1, 9, 70]), st.sampled_from([1, 7, 8, 33, 64, 100]),
     st.sampled_from([1, 64, 100]), st.booleans(), st.booleans(), st.integers(0, 99),
 )  # fmt: skip
@@ -106,10 +121,12 @@ def test_shapes_of_torch():
     assert torch.equal(left, expected)
 
 
-@pytest.mark.parametrize("activation", ["swiglu", "geglu_interleaved"])
+@pytest.mark.parametrize("activation", ["swiglu", "geglu_interleaved", "swigluoai_interleaved"])
 def test_gradients(activation):
+    """Of GPT-OSS's activation with sums on both sides of its limits."""
     generator = torch.Generator().manual_seed(0)
-    tensors = [integers(generator, 20, 40), integers(generator, 48, 40) / 8]
+    divisor = 2 if "oai" in activation else 8
+    tensors = [integers(generator, 20, 40), integers(generator, 48, 40) / divisor]
     tensors += [integers(generator, 48)] if "interleaved" in activation else []
     ours = [each.clone().requires_grad_() for each in tensors]
     wide = [each.double().requires_grad_() for each in tensors]
@@ -159,7 +176,7 @@ def test_the_operator_has_a_gradient():
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
 def test_groups(arch):
-    """Experts' first products: empty and short groups, rows behind them; and the gradients."""
+    """Experts' first products: empty and short groups, rows behind them; with biases."""
     generator = torch.Generator().manual_seed(0)
     offs = torch.tensor([5, 5, 141, 150]).int()
     x, w = integers(generator, 160, 72), integers(generator, 4, 48, 72)
@@ -170,9 +187,15 @@ def test_groups(arch):
     with triton_ext.emulate(arch):
         made = triton_ext.grouped_mm(x, w.mT, offs, activation="reglu", out_dtype=torch.float32)
         assert torch.equal(made.double(), gated(sums, "reglu"))
-        turned = w.mT.contiguous()
-        made = triton_ext.grouped_mm(x, turned, offs, activation="swiglu_interleaved")
-        assert close(made, gated(sums, "swiglu_interleaved"))
+        bias, turned = integers(generator, 4, 48), w.mT.contiguous()
+        for g, (first, end) in enumerate(zip([0, *offs.tolist()], offs.tolist(), strict=False)):
+            sums[first:end] += bias[g]
+        for b in (turned, w.mT):
+            activation = "swigluoai_interleaved"
+            made = triton_ext.grouped_mm(x, b, offs, bias=bias, activation=activation)
+            assert close(made, gated(sums, activation))
+            call = Call(x, b, Epilogue(bias, activation, offs=offs))
+            assert not find(call, require_gpu(x.device)).copies
 
 
 def scaled(generator, rows, k, together):
@@ -249,6 +272,11 @@ def test_what_is_not_legal():
             triton_ext.matmul(x, w.t(), activation="swiglu", residual=torch.zeros(8, 16).bfloat16())
         with pytest.raises(LayoutError, match="activation"):
             triton_ext.grouped_mm(x, w.t().expand(2, 16, 32), offs, activation="silu")
+        for bias in (torch.zeros(32).bfloat16(), torch.zeros(2, 32), torch.zeros(2, 31).bfloat16()):
+            with pytest.raises(LayoutError, match=r"bias.*must be \(2, 32\) of torch.bfloat16"):
+                triton_ext.grouped_mm(x, w.t().expand(2, 16, 32), offs, bias=bias)
+        with pytest.raises(LayoutError, match=r"bias.*unless b is \(G, K, N\)"):
+            triton_ext.grouped_mm(x, w.t()[:16], offs, bias=torch.zeros(32).bfloat16())
         with pytest.raises(LayoutError, match="activation"):  # the columns are in groups
             triton_ext.grouped_mm(x.expand(2, 8, 16), w.t()[:, :8], offs, activation="swiglu")
         scales = torch.ones(8, 2), torch.ones(2, 1)

@@ -39,7 +39,9 @@ def orders(generator, count, tokens):
     return rows, out_rows, torch.randint(-2, 3, (count,), generator=generator).float()
 
 
-def by_definition(a, b, offs, rows=None, out_rows=None, factors=None):
+def by_definition(
+    a, b, offs, rows=None, out_rows=None, factors=None, bias=None, activation=None
+):  # fmt: skip
     """The result in float64, by torch's own indexing; NaN where nothing is written."""
     a, b = a.double(), b.double()
     if rows is not None:
@@ -48,8 +50,11 @@ def by_definition(a, b, offs, rows=None, out_rows=None, factors=None):
     made = a.new_zeros(len(a), b.shape[-1])
     first = 0
     for group, end in enumerate(offs.tolist()):
-        made[first:end] = a[first:end] @ b[group]
+        added = 0 if bias is None else bias[group]
+        made[first:end] = a[first:end] @ b[group] + added
         first = end
+    if activation is not None:  # "reglu_interleaved"
+        made = made[:, ::2].relu() * made[:, 1::2]
     if factors is not None:
         made *= factors.double()[:, None]
     if out_rows is None:
@@ -186,23 +191,64 @@ def test_the_compiler_passes_find_nothing(arch):
     assert_same(made, by_definition(a, b, offs, rows, out_rows, factors))
 
 
-def test_gradients():
+@pytest.mark.parametrize(
+    ("arch", "given"),
+    [("sm_90", "r"), ("sm_90", "rofb"), ("sm_90", "rfg"), ("sm_100", "rof"), ("sm_100", "ob")],
+)  # fmt: skip
+def test_gradients(arch, given):
+    """With a bias (b), and a gate (g): exact but for the gate, whose sums' gradient is rounded."""
     generator = torch.Generator().manual_seed(3)
-    a, b = integers(generator, 9, 24).requires_grad_(), integers(generator, 3, 24, 32)
-    b, offs = b.requires_grad_(), torch.tensor([9, 9, 40]).int()
-    rows, out_rows, factors = orders(generator, 40, 9)
-    factors.requires_grad_()
+    a, b = integers(generator, 9 if "r" in given else 40, 24), integers(generator, 3, 24, 32)
+    offs, activation = torch.tensor([9, 9, 36]).int(), "reglu_interleaved" if "g" in given else None
+    rows, out_rows, factors = (
+        each if letter in given else None
+        for letter, each in zip("rof", orders(generator, 40, 9), strict=True)
+    )
+    bias = integers(generator, 3, 32) if "b" in given else None
+    leaves = [each.requires_grad_() for each in (a, b, factors, bias) if each is not None]
+    exact = [each.detach().double().requires_grad_() for each in leaves]
+    wide = iter(exact)
+    of_a, of_b, of_factors, of_bias = (
+        None if each is None else next(wide) for each in (a, b, factors, bias)
+    )
+    expected = by_definition(of_a, of_b, offs, rows, out_rows, of_factors, of_bias, activation)
+    written = ~expected.isnan()
+    found = []
+    with triton_ext.emulate(arch):
+        for _ in range(2):
+            made = triton_ext.grouped_mm(
+                a, b, offs, rows=rows, out_rows=out_rows, factors=factors, bias=bias,
+                activation=activation,
+            )  # fmt: skip
+            grad = integers(torch.Generator().manual_seed(4), *made.shape)
+            found.append(torch.autograd.grad(made, leaves, grad))
+    assert torch.equal(made[written].double(), expected[written].bfloat16().double())
+    wanted = torch.autograd.grad(expected[written], exact, grad.double()[written])
+    bound = 2.0**-7 if activation else 0
+    for one, again, other in zip(*found, wanted, strict=True):
+        other = other if activation else other.to(one.dtype).double()
+        assert (one.double() - other).abs().max() <= bound * other.abs().max()
+        assert torch.equal(one, again)
+
+
+def test_gradients_of_gradients():
+    generator = torch.Generator().manual_seed(3)
+    rows, out_rows, factors = orders(generator, 20, 9)
+    offs, found = torch.tensor([9, 20]).int(), []
+    tensors = integers(generator, 9, 16), integers(generator, 2, 16, 24), factors
     with triton_ext.emulate("sm_90"):
-        made = triton_ext.grouped_mm(a, b, offs, rows=rows, out_rows=out_rows, factors=factors)
-        direction = integers(generator, 40, 32)
-        found = torch.autograd.grad(made, (a, b, factors), direction)
-    exact = [each.detach().double().requires_grad_() for each in (a, b, factors)]
-    result = by_definition(*exact[:2], offs, rows, out_rows, exact[2])
-    written = ~result.isnan()
-    assert torch.equal(made[written].double(), result[written].bfloat16().double())
-    wanted = torch.autograd.grad(result[written], exact, direction.double()[written])
-    for one, other in zip(found, wanted, strict=True):
-        assert (one.double() - other).abs().max() <= 2.0**-7 * other.abs().max()
+        for kind in (torch.bfloat16, torch.float64):
+            a, b = (each.to(kind).requires_grad_() for each in tensors[:2])
+            f = factors.to(torch.promote_types(kind, torch.float32)).requires_grad_()
+            given = {"rows": rows, "out_rows": out_rows, "factors": f}
+            make = triton_ext.grouped_mm if kind == torch.bfloat16 else by_definition
+            made = make(a, b, offs, **given)
+            known = out_rows[(out_rows >= 0) & (out_rows < 20)].long()
+            first = torch.autograd.grad(made[known].sum(), (a, b), create_graph=True)
+            total = sum((each.double() ** 2).sum() for each in first)
+            found.append(torch.autograd.grad(total, (a, b, f)))
+    for one, other in zip(*found, strict=True):
+        assert (one.double() - other).abs().max() <= 2.0**-6 * other.abs().max()
 
 
 @pytest.mark.parametrize("given", ["r", "rof"])

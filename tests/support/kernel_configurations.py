@@ -137,6 +137,8 @@ def configurations(arch):
                "b_major": "MN", "loaded_rows": 24, "stages": 2}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 2, "pingpong": True, "block_m": 64,
                "c_parts": 2, "gated": True, "batched": True, "activation": "silu"}  # fmt: skip
+        yield {"element_type": "bf16", "consumers": 2, "b_major": "MN", "c_parts": 4, "gated": True,
+               "interleaved": True, "bias": True, "activation": "clamped_silu"}  # fmt: skip
         return
     several = {"consumers": 1, "block_n": 64, "stages": 2}
     yield several | {"element_type": "bf16", "b_major": "MN", "split_k": 4, "residual": True}
@@ -154,6 +156,8 @@ def configurations(arch):
     yield several | {"element_type": "bf16", "c_parts": 2, "cluster_launch_control": True}
     yield several | {"element_type": "bf16", "cluster_m": 2, "cta_group": 2, "c_parts": 4,
                      "gated": True, "batched": True, "activation": "gelu"}  # fmt: skip
+    yield several | {"element_type": "bf16", "b_major": "MN", "c_parts": 2, "gated": True,
+                     "interleaved": True, "bias": True, "activation": "clamped_silu"}  # fmt: skip
 
 
 # A configuration, M, N, K, and how many SMs there are: so many blocks stay. Tiles are small where
@@ -229,7 +233,7 @@ EMULATED = [
     # a residual whose pieces all have buffers, of several tiles of a block
     ({"block_n": 96, "c_parts": 3, "c_buffers": 3, "consumers": 2, "residual": True}, 264, 200, 136,
      2),
-    # sums of fp8 promoted: one instruction of one tensor, of units, of 2 x 64 rows; in
+    # fp32 accumulation of fp8: one instruction of one tensor, of units, of 2 x 64 rows; in
     # turn; in clusters; in parts; K among blocks; with few rows
     ({"element_type": "e4m3", "block_k": 128, "consumers": 2, "stages": 2,
       "fp32_accumulation": True}, 200,
@@ -304,9 +308,9 @@ EMULATED = [
      100, 3),
     ({"element_type": "fp16", "block_n": 24, "b_swizzle": 64, "c_parts": 3, "consumers": 1,
       "block_m": 64}, 72, 40, 136, 3),
-    # a block's last tile leaves through the ring: of rows that consumers divide; of one consumer in
-    # clusters; in turn, with a long and a short K; of three; of few rows;
-    # of promoted sums; of 8 bits
+    # a block's last tile leaves through the pipeline: of rows that consumers divide; of one
+    # consumer in clusters; in turn, with a long and a short K; of three; of few rows;
+    # of fp32 accumulation; of 8 bits
     ({"block_n": 72, "c_parts": 9, "consumers": 2, "last_through_pipeline": True}, 264, 232, 136,
       2),
     ({"block_m": 64, "block_n": 88, "c_parts": 11, "c_buffers": 3, "consumers": 1, "cluster_m": 2,

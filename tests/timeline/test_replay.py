@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from triton_ext.errors import LayoutError
 from triton_ext.timeline.gpus import GPUS, Gpu, gpu_of
+from triton_ext.timeline.model import slots
 from triton_ext.timeline.page import chrome, html
 from triton_ext.timeline.replay import UNITS, Replay, Share
 from triton_ext.timeline.sass import PIPES
-from triton_ext.timeline.timeline import Timeline, in_turn, slots
+from triton_ext.timeline.timeline import Timeline, in_turn
 from triton_ext.timeline.trace import (
     ALIGNED,
     CLUSTER,

@@ -109,7 +109,7 @@ def test_values_do_not_change_the_time(runs):
     _, (timed, alone) = runs
     assert alone.seconds == timed.seconds
     assert 1e-6 < timed.seconds < 1e-5
-    assert timed.stalls[0].place.split(":")[0].endswith(".py")
+    assert timed.stalls[0].location.split(":")[0].endswith(".py")
 
 
 def test_a_faster_gpu_is_faster(runs):
@@ -338,8 +338,8 @@ def test_all_clients_at_once(runs):
         tracing = Trace(events.append, "wgmma")
         options = {"time": time, "observer": Observers([counted, tracing])}
         with triton_ext.emulate("sm_90", **options) as gpu:
-            place = timed.stalls[0].place.rpartition("/")[2]
-            gpu.break_at(place, lambda stop, stops=stops: stops.append((stop.block, stop.warps)))
+            location = timed.stalls[0].location.rpartition("/")[2]
+            gpu.break_at(location, lambda stop, stops=stops: stops.append((stop.block, stop.warps)))
             matmul(config, a, b, torch.zeros((M, N), dtype=torch.float16))
         tracing.close()
         kept = [(each["event"], each["block"], each["warps"], each["step"]) for each in events]

@@ -212,9 +212,8 @@ def _subtile(
 def _element_bitwidth(encoding: SharedEncoding, bits: int | None) -> int:
     if isinstance(encoding, NVMMAShared):
         if bits is not None and bits != encoding.element_bitwidth:
-            raise click.UsageError(
-                f"the attribute's elements have {encoding.element_bitwidth} bits"
-            )
+            why = f"the attribute's elements have {encoding.element_bitwidth} bits"
+            raise click.UsageError(why)
         return encoding.element_bitwidth
     if bits is None:
         raise click.UsageError("give --bits, which this attribute does not say")

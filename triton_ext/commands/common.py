@@ -320,11 +320,8 @@ def encoding_options(
 
 
 def refuse(given: Mapping[str, bool], reason: str) -> None:
-    """Refuse the options that are given.
-
-    Raises:
-        click.UsageError: "--a, --b cannot be used `reason`".
-    """
+    """Refuse the options that are given. Raises click.UsageError: "--a, --b cannot be used
+    `reason`"."""
     names = ", ".join(name for name, used in given.items() if used)
     if names:
         raise click.UsageError(f"{names} cannot be used {reason}")
@@ -510,6 +507,8 @@ def script_traceback(error: BaseException, path: str) -> str:
         where = str(Path(file).resolve())
         return where.startswith(folder) and f"{os.sep}site-packages{os.sep}" not in where
 
+    if isinstance(error, SyntaxError) and not any(is_own(frame.filename) for frame in whole.stack):
+        return "".join(whole.format_exception_only()).rstrip()  # of the script itself
     todo: list[traceback.TracebackException | None] = [whole]
     while todo:
         one = todo.pop()

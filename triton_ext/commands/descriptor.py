@@ -171,9 +171,8 @@ def _number(text: str, width: int) -> int:
     try:
         value = int(text, 0)
     except ValueError:
-        raise LayoutError(
-            "descriptor", text, "must be a number, such as 0x4000404000010000"
-        ) from None
+        rule = "must be a number, such as 0x4000404000010000"
+        raise LayoutError("descriptor", text, rule) from None
     if -(1 << (width - 1)) <= value < 0:  # PTX prints signed numbers
         value += 1 << width
     return value

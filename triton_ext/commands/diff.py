@@ -137,9 +137,8 @@ def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
             raise click.UsageError(f"{what!r} has {len(dumps)} layouts: write one into the file")
         return "layout", _legal(dumps[0], what)
     if not (kind := listing_kind(text)):
-        raise click.UsageError(
-            f"{what!r} is neither PTX, nor TTGIR, nor a trace, nor a layout, nor a timeline"
-        )
+        why = f"{what!r} is neither PTX, nor TTGIR, nor a trace, nor a layout, nor a timeline"
+        raise click.UsageError(why)
     return kind, text
 
 

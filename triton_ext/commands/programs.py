@@ -35,11 +35,8 @@ class Kind(enum.Enum):
 
 
 def found_script(script: str) -> str:
-    """The path of a file, or of a program on ``PATH``.
-
-    Raises:
-        click.BadParameter: there is none; or it is a pipe, say, which could be read but once.
-    """
+    """The path of a file, or of a program on ``PATH``. Raises click.BadParameter: there is none; or
+    it is a pipe, say, which could be read but once."""
     path = Path(script)
     if path.is_file():
         return script

@@ -23,11 +23,8 @@ _HELP = (
 
 
 def nvdisasm() -> str:
-    """The path of NVIDIA's disassembler: Triton's own, or the one on PATH.
-
-    Raises:
-        click.UsageError: there is none.
-    """
+    """The path of NVIDIA's disassembler: Triton's own, or the one on PATH. Raises click.UsageError:
+    there is none."""
     import triton
 
     try:
@@ -43,11 +40,8 @@ def nvdisasm() -> str:
 
 
 def check_cubin(cubin: Path, kernel: str) -> list[Finding]:
-    """What is wrong with a kernel's machine code, by source line.
-
-    Raises:
-        click.UsageError: the code cannot be disassembled.
-    """
+    """What is wrong with a kernel's machine code, by source line. Raises click.UsageError: the code
+    cannot be disassembled."""
     listing = disassembled(cubin.read_bytes(), nvdisasm(), "-g")
     if not listing:
         raise click.UsageError(f"nvdisasm cannot read {cubin}, which ptxas made of {kernel}")

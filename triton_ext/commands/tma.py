@@ -75,9 +75,8 @@ def tma(
     layout: NVMMAShared | SwizzleAtom
     if core_matrices:
         if described.swizzle != 0:
-            raise click.UsageError(
-                "--core-matrices is for --swizzle 0; other atoms have one layout"
-            )
+            why = "--core-matrices is for --swizzle 0; other atoms have one layout"
+            raise click.UsageError(why)
         if described.fp4_padded:
             raise click.UsageError("--core-matrices cannot be used with --fp4-padded")
         if cga is not None:

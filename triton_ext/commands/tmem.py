@@ -134,9 +134,8 @@ def tmem(
     partial = n if n is not None and n & (n - 1) else None
     if partial:
         if load or form == "svg":
-            raise click.UsageError(
-                f"--load and --format svg need an N that is a power of two, not {n}"
-            )
+            why = f"--load and --format svg need an N that is a power of two, not {n}"
+            raise click.UsageError(why)
         if wanted is not None and wanted[1] >= partial:
             raise LayoutError("element", wanted, f"its column must be less than N = {partial}")
     if warps is not None and load is None:

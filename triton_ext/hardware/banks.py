@@ -120,17 +120,15 @@ def _dim_index(argument: str, value: Any, rank: int) -> int:
 def _lane_offsets(offsets: Sequence[int | None] | LinearLayout) -> tuple[int | None, ...]:
     if isinstance(offsets, LinearLayout):
         if list(offsets.in_dims) != ["lane"] or len(offsets.out_dims) != 1:
-            raise LayoutError(
-                "offsets", offsets, "a layout must map 'lane' to one dimension, in bytes"
-            )
+            rule = "a layout must map 'lane' to one dimension, in bytes"
+            raise LayoutError("offsets", offsets, rule)
         (name,) = offsets.out_dims
         offsets = [offsets.apply(lane=lane)[name] for lane in range(offsets.total_in_size)]
     try:
         lanes = tuple(None if offset is None else operator.index(offset) for offset in offsets)
     except TypeError:
-        raise LayoutError(
-            "offsets", offsets, "must be a sequence of integers, in bytes, or None for no access"
-        ) from None
+        rule = "must be a sequence of integers, in bytes, or None for no access"
+        raise LayoutError("offsets", offsets, rule) from None
     if len(lanes) > WARP_THREADS:
         raise LayoutError("offsets", lanes, f"a warp has {WARP_THREADS} lanes")
     if all(offset is None for offset in lanes):
@@ -161,9 +159,8 @@ def warp_access(
         if offset is None:
             continue
         if offset < 0 or offset % access_bytes:
-            raise LayoutError(
-                f"offsets[{lane}]", offset, f"must be a multiple of access_bytes ({access_bytes})"
-            )
+            rule = f"must be a multiple of access_bytes ({access_bytes})"
+            raise LayoutError(f"offsets[{lane}]", offset, rule)
         banks = groups.setdefault(lane // group_lanes, {})
         for word in range(offset // BANK_BYTES, -(-(offset + access_bytes) // BANK_BYTES)):
             banks.setdefault(word % BANKS, {}).setdefault(word, []).append(lane)
@@ -194,17 +191,13 @@ def checked_tile(layout: Any, element_bitwidth: Any, rank: int | None = None) ->
     tile = checked_layout("layout", layout)
     one_of("element_bitwidth", element_bitwidth, ELEMENT_BITWIDTHS)
     if list(tile.in_dims) != ["offset"]:
-        raise LayoutError(
-            "layout", list(tile.in_dims), "must have the one input dim 'offset', of one block"
-        )
+        rule = "must have the one input dim 'offset', of one block"
+        raise LayoutError("layout", list(tile.in_dims), rule)
     if rank is not None and len(tile.out_dims) != rank:
         raise LayoutError("layout", list(tile.out_dims), f"must have {rank} output dims")
     if not tile.is_invertible():
-        raise LayoutError(
-            "layout",
-            layout,
-            "must hold each element at one offset, and one at each; one of padded fp4 does not",
-        )
+        rule = "must hold each element at one offset, and one at each; one of padded fp4 does not"
+        raise LayoutError("layout", layout, rule)
     return tile
 
 
@@ -229,9 +222,8 @@ def _chunk_offsets(
                 f"the {extents[0]}x{extents[1]} subtile must lie in the tile of {layout.out_dims}",
             )
     if (row, column)[contiguous] % chunk:
-        raise LayoutError(
-            "at", (row, column), f"must be a multiple of {chunk} (16 bytes) along dim{contiguous}"
-        )
+        rule = f"must be a multiple of {chunk} (16 bytes) along dim{contiguous}"
+        raise LayoutError("at", (row, column), rule)
     inverse = layout.invert()
     offsets = []
     for i in range(MATRIX_ROWS):
@@ -304,9 +296,8 @@ def matrix_access(
     """
     tile, paddings = checked_tile(layout, element_bitwidth, rank=2), checked_paddings(paddings)
     if trans and element_bitwidth != 16:
-        raise LayoutError(
-            "element_bitwidth", element_bitwidth, "must be 16: .trans transposes 16-bit elements"
-        )
+        rule = "must be 16: .trans transposes 16-bit elements"
+        raise LayoutError("element_bitwidth", element_bitwidth, rule)
     try:
         matrices = list(at)
     except TypeError:
@@ -454,9 +445,6 @@ def pick_atom(shape: Sequence[int], element_bitwidth: int, major: Major = "K") -
     encoding = NVMMAShared.default_for(shape, element_bitwidth, transposed=major == "MN")
     atom = SwizzleAtom(major, encoding.swizzle_byte_width, element_bitwidth)
     if any(size < least for size, least in zip(shape, atom.shape, strict=True)):
-        raise LayoutError(
-            "shape",
-            tuple(shape),
-            f"must hold at least {ATOM_ROWS} rows of {CHUNK_BYTES} bytes: {atom.shape}",
-        )
+        rule = f"must hold at least {ATOM_ROWS} rows of {CHUNK_BYTES} bytes: {atom.shape}"
+        raise LayoutError("shape", tuple(shape), rule)
     return atom

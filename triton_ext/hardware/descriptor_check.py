@@ -8,12 +8,7 @@ from typing import Any
 
 from triton_ext.hardware.architecture import architecture
 from triton_ext.hardware.operand import MmaOperand
-from triton_ext.hardware.smem_descriptor import (
-    SWIZZLE_CODES,
-    SmemDescriptor,
-    problems,
-    raw_fields,
-)
+from triton_ext.hardware.smem_descriptor import SWIZZLE_CODES, SmemDescriptor, problems, raw_fields
 from triton_ext.layouts.encodings import CHUNK_BYTES
 
 _LINE_BYTES = 128
@@ -105,22 +100,16 @@ def check_against_tile(value: int, operand: MmaOperand, start: int | None = None
 
 
 def other_architecture(value: int, arch: Any) -> list[str]:
-    """That an illegal descriptor is a legal one of the other architecture; or nothing.
-
-    Raises:
-        LayoutError: not an unsigned 64-bit integer, or an unknown architecture.
-    """
+    """That an illegal descriptor is a legal one of the other architecture; or nothing. Raises
+    LayoutError: not an unsigned 64-bit integer, or an unknown architecture."""
     other = {90: 100, 100: 90}[architecture(arch)]
     is_its = problems(value, arch) and not problems(value, other)
     return [f"it is a legal descriptor of sm_{other}"] if is_its else []
 
 
 def hints(value: int, arch: Any) -> list[str]:
-    """What is legal in a descriptor, and yet seldom meant; and what an illegal one may be.
-
-    Raises:
-        LayoutError: as `other_architecture`.
-    """
+    """What is legal in a descriptor, and yet seldom meant; and what an illegal one may be. Raises
+    LayoutError: as `other_architecture`."""
     return [*other_architecture(value, arch), *_suspicious(value, architecture(arch))]
 
 

@@ -282,9 +282,8 @@ class InstructionDescriptor(Displayed):
                 shown = (
                     list(legal) if len(legal) < 9 else f"{legal[0]}, {legal[1]}, ... {legal[-1]}"
                 )
-                raise LayoutError(
-                    name, getattr(self, name), f"must be one of {shown} for kind {self.kind}"
-                )
+                rule = f"must be one of {shown} for kind {self.kind}"
+                raise LayoutError(name, getattr(self, name), rule)
 
     def check_shape(self, cta_group: int, *, weight_stationary: bool = False) -> None:
         """Raise LayoutError unless M and N are a legal shape with this CTA group."""
@@ -324,9 +323,8 @@ class InstructionDescriptor(Displayed):
         for name, (field, table) in _codes(kind).items():
             values = {code: each for each, code in table.items()}
             if raw[field] not in values:
-                raise LayoutError(
-                    field, raw[field], f"must be one of {sorted(values)} for kind {kind}"
-                )
+                rule = f"must be one of {sorted(values)} for kind {kind}"
+                raise LayoutError(field, raw[field], rule)
             arguments[name] = values[raw[field]]
         code = raw.get("long_k", 0), raw.get("longer_k", 0)
         extents = {code: k for k, code in KINDS[kind].k.items()}

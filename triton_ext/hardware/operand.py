@@ -15,11 +15,7 @@ from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import architecture
-from triton_ext.hardware.smem_descriptor import (
-    ADDRESS_LIMIT,
-    SWIZZLE_CODES,
-    SmemDescriptor,
-)
+from triton_ext.hardware.smem_descriptor import ADDRESS_LIMIT, SWIZZLE_CODES, SmemDescriptor
 from triton_ext.layouts.arguments import is_power_of_two, one_of
 from triton_ext.layouts.atoms import MAJORS, Major
 from triton_ext.layouts.cluster import within_block

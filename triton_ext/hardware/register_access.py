@@ -49,9 +49,8 @@ def _register_offsets(
     shared = checked_tile(shared, element_bitwidth)
     in_dims = checked_layout("registers", registers).in_dims
     if not {"register", "lane"} <= set(in_dims) <= {"register", "lane", "warp"}:
-        raise LayoutError(
-            "registers", list(in_dims), "input dims must be 'register', 'lane' and perhaps 'warp'"
-        )
+        rule = "input dims must be 'register', 'lane' and perhaps 'warp'"
+        raise LayoutError("registers", list(in_dims), rule)
     if in_dims["lane"] != WARP_THREADS:
         raise LayoutError("registers", in_dims, f"'lane' must have size {WARP_THREADS}")
     offsets = {
@@ -207,11 +206,8 @@ def register_matrix_access(
         rest = [o for bit, o in enumerate(own) if bit not in vector] + rows + warps
     if side_by_side != list(powers_below(chunk)) or any(o % chunk for o in rest) or len(rows) < 3:
         held = "lanes 0, 4, 8, ... 28 an element each" if trans else "4 lanes 4 bytes each"
-        raise LayoutError(
-            "registers",
-            registers,
-            f"of each 16 bytes in shared memory, {held} must be held, in order",
-        )
+        rule = f"of each 16 bytes in shared memory, {held} must be held, in order"
+        raise LayoutError("registers", registers, rule)
     repeated = [offset for bit, offset in enumerate(own) if bit not in vector]
     matrices = min(max(MATRIX_COUNTS), 1 << len(repeated)).bit_length() - 1
     return RegisterAccess(

@@ -132,9 +132,8 @@ def plan_move(
             ``.trans.b8``.
     """
     if block_bases(registers) != block_bases(shared):
-        raise LayoutError(
-            "registers", registers.bases, "must be split over the blocks as shared memory is"
-        )
+        rule = "must be split over the blocks as shared memory is"
+        raise LayoutError("registers", registers.bases, rule)
     registers, shared = within_block(registers), within_block(shared)
     chunk = 8 * CHUNK_BYTES // element_bitwidth
     whole = not paddings and not fixed_bits & (chunk - 1)

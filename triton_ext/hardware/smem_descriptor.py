@@ -116,16 +116,12 @@ class SmemDescriptor(Displayed):
             if isinstance(value, bool) or not isinstance(value, int):
                 raise LayoutError(name, value, "must be an integer, in bytes")
             if value % CHUNK_BYTES or not 0 <= value < ADDRESS_LIMIT:
-                raise LayoutError(
-                    name, value, f"must be a multiple of 16 bytes in [0, {ADDRESS_LIMIT})"
-                )
+                rule = f"must be a multiple of 16 bytes in [0, {ADDRESS_LIMIT})"
+                raise LayoutError(name, value, rule)
         if (self.swizzle_byte_width, self.atomicity) not in SWIZZLE_CODES[self.arch].values():
             legal = " or ".join(map(str, SWIZZLE_CODES[self.arch].values()))
-            raise LayoutError(
-                "swizzle_byte_width",
-                (self.swizzle_byte_width, self.atomicity),
-                f"(width, atomicity) on sm_{self.arch} must be {legal}",
-            )
+            rule = f"(width, atomicity) on sm_{self.arch} must be {legal}"
+            raise LayoutError("swizzle_byte_width", (self.swizzle_byte_width, self.atomicity), rule)
         modes = {90: 1, 100: 2}[self.arch]
         for name, limit in (("base_offset", 8), ("lbo_mode", modes)):
             value = getattr(self, name)

@@ -325,9 +325,8 @@ class TensorMap(Displayed):
                 tensor, whose boxes are not modelled.
         """
         if self.interleave != Interleave.NONE:
-            raise LayoutError(
-                "interleave", self.interleave.name, "must be NONE: other boxes are not modelled"
-            )
+            rule = "must be NONE: other boxes are not modelled"
+            raise LayoutError("interleave", self.interleave.name, rule)
         if not isinstance(base, int) or base < 0 or base % SMEM_ALIGNMENT:
             raise LayoutError("base", base, f"must be a multiple of {SMEM_ALIGNMENT}")
         shape = self.copied_shape

@@ -323,9 +323,8 @@ def accumulator_layout(
     path = data_path_layout(m, cta_group, sparse=sparse, weight_stationary=weight_stationary)
     one_of("element_bitwidth", element_bitwidth, TMEM_ELEMENT_BITWIDTHS)
     if not is_power_of_two(n) or not 8 <= n <= MAX_INSTRUCTION_N:
-        raise LayoutError(
-            "n", n, f"a linear layout needs a power of two, from 8 to {MAX_INSTRUCTION_N}"
-        )
+        rule = f"a linear layout needs a power of two, from 8 to {MAX_INSTRUCTION_N}"
+        raise LayoutError("n", n, rule)
     tile, whole = _checked_tile(path, n, shape)
     stride = 1 if packed else COLUMN_BITS // element_bitwidth
     columns = [(0, 0) for _ in powers_below(stride)]
@@ -412,16 +411,14 @@ def matrix_bases(layout: LinearLayout) -> tuple[list[Basis], list[Basis], list[B
     """The bases of lane, slot and column of a matrix in TMEM, or LayoutError."""
     bases = layout.bases if isinstance(layout, LinearLayout) else {}
     if list(bases) not in (["lane", "slot", "column"], ["lane", "slot", "column", "block"]):
-        raise LayoutError(
-            "layout", layout, "must have the input dims lane, slot, column, and block if any"
-        )
+        rule = "must have the input dims lane, slot, column, and block if any"
+        raise LayoutError("layout", layout, rule)
     if len(layout.out_dims) != 2:
         raise LayoutError("layout", list(layout.out_dims), "must have two output dims")
     for name, size in (("lane", TMEM_LANES), ("column", TMEM_COLUMNS)):
         if (found := 1 << len(bases[name])) > size or (name == "lane" and found < size):
             raise LayoutError(f"layout.{name}", found, f"TMEM has {size} of them")
     if COLUMN_BITS >> len(bases["slot"]) not in TMEM_ELEMENT_BITWIDTHS:
-        raise LayoutError(
-            "layout.slot", 1 << len(bases["slot"]), "a column holds 1, 2 or 4 elements"
-        )
+        rule = "a column holds 1, 2 or 4 elements"
+        raise LayoutError("layout.slot", 1 << len(bases["slot"]), rule)
     return bases["lane"], bases["slot"], bases["column"]

@@ -120,11 +120,8 @@ class TmemAccess:
             not is_power_of_two(self.split)
             or not self._half_columns <= (self.split or 0) < TMEM_COLUMNS
         ):
-            raise LayoutError(
-                "split",
-                self.split,
-                f"must be a power of two from {self._half_columns} to {TMEM_COLUMNS // 2}",
-            )
+            rule = f"must be a power of two from {self._half_columns} to {TMEM_COLUMNS // 2}"
+            raise LayoutError("split", self.split, rule)
 
     @property
     def _half_columns(self) -> int:
@@ -222,11 +219,8 @@ def _register_slots(
     filled = sum(1 for basis in slots if any(basis))
     if not columns and slots[:filled] == contiguous[:filled]:
         return filled, False
-    raise LayoutError(
-        "layout.slot",
-        slots,
-        "the elements of a column must be all of it, side by side along dim1, or one alone",
-    )
+    rule = "the elements of a column must be all of it, side by side along dim1, or one alone"
+    raise LayoutError("layout.slot", slots, rule)
 
 
 def plan_transfer(matrix: LinearLayout, shape: str, warps: int = WARPGROUP_WARPS) -> TmemTransfer:
@@ -258,11 +252,8 @@ def plan_transfer(matrix: LinearLayout, shape: str, warps: int = WARPGROUP_WARPS
     inner, pack = _register_slots(slots, columns, bitwidth)
     unit = 2 if pack else 1
     if atom.columns * unit > 1 << len(columns):
-        raise LayoutError(
-            "shape",
-            shape,
-            f"needs {atom.columns * unit} columns; the matrix has {1 << len(columns)}",
-        )
+        rule = f"needs {atom.columns * unit} columns; the matrix has {1 << len(columns)}"
+        raise LayoutError("shape", shape, rule)
     _check_no_holes(atom, unit, lanes, columns)
 
     halves = atom.lanes < WARP_LANES and any(lanes[4])  # both halves of a warp's lanes
@@ -321,8 +312,5 @@ def _check_no_holes(atom: AccessShape, unit: int, lanes: list[Basis], columns: l
     threads = atom.threads[:4] if atom.lanes == WARP_LANES else atom.threads
     images = [image(*basis) for basis in (*atom.registers, *threads)]
     if not LinearLayout({"in": images}, ["dim0", "dim1"]).is_injective():
-        raise LayoutError(
-            "shape",
-            atom.name,
-            "some of its threads or registers would meet holes or copies in this matrix",
-        )
+        rule = "some of its threads or registers would meet holes or copies in this matrix"
+        raise LayoutError("shape", atom.name, rule)

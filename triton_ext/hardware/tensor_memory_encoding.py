@@ -98,11 +98,8 @@ class TensorMemoryEncoding(Displayed):
         splits = [parameters.get(key, 1) for key in ("CTASplitM", "CTASplitN")]
         if splits != [1, 1]:
             if cga_layout or not all(map(is_power_of_two, splits)):
-                raise LayoutError(
-                    "attribute",
-                    attribute.text,
-                    "CTASplitM and CTASplitN are powers of two, no CGALayout",
-                )
+                rule = "CTASplitM and CTASplitN are powers of two, no CGALayout"
+                raise LayoutError("attribute", attribute.text, rule)
             cga_layout = [(part, 0) for part in powers_below(splits[0])]
             cga_layout += [(0, part) for part in powers_below(splits[1])]
         return cls(
@@ -147,19 +144,15 @@ class TensorMemoryEncoding(Displayed):
             element_bitwidth = COLUMN_BITS // self.col_stride
         one_of("element_bitwidth", element_bitwidth, TMEM_ELEMENT_BITWIDTHS)
         if element_bitwidth * self.col_stride > COLUMN_BITS:
-            raise LayoutError(
-                "col_stride",
-                self.col_stride,
-                f"times the {element_bitwidth} bits of an element must be at most {COLUMN_BITS}",
-            )
+            rule = f"times the {element_bitwidth} bits of an element must be at most {COLUMN_BITS}"
+            raise LayoutError("col_stride", self.col_stride, rule)
         rows, columns = shape_per_cta(self.cga_layout, shape)
         block_n = min(self.block_n, columns)
         cta_group = 2 if self.two_ctas else 1
         path = data_path_layout(self.block_m * cta_group, cta_group)
         if rows < self.block_m:
-            raise LayoutError(
-                "shape[0]", shape[0], f"each CTA must hold {self.block_m} rows; it has {rows}"
-            )
+            rule = f"each CTA must hold {self.block_m} rows; it has {rows}"
+            raise LayoutError("shape[0]", shape[0], rule)
         if block_n < path.column_parts:
             raise LayoutError("shape[1]", shape[1], "two CTAs of 64 rows need 2 columns or more")
         stride = self.col_stride * (2 if self.fp4_padded else 1)
@@ -195,11 +188,8 @@ class TensorMemoryScales:
     def to_linear_layout(
         self, shape: Sequence[int], element_bitwidth: int = SCALE_BITS
     ) -> LinearLayout:
-        """`scale_factor_layout`, of rows and the factors of each.
-
-        Raises:
-            LayoutError: another shape, or a width other than 8 bits.
-        """
+        """`scale_factor_layout`, of rows and the factors of each. Raises LayoutError: another
+        shape, or a width other than 8 bits."""
         if element_bitwidth != SCALE_BITS:
             rule = f"scale factors have {SCALE_BITS} bits"
             raise LayoutError("element_bitwidth", element_bitwidth, rule)
@@ -215,11 +205,8 @@ TENSOR_ENCODINGS: dict[str, type[TensorMemoryEncoding] | type[TensorMemoryScales
 
 
 def parse_tensor_encoding(text: str) -> TensorEncoding:
-    """Any encoding of tensor memory, from its MLIR attribute.
-
-    Raises:
-        LayoutError: not one of `TENSOR_ENCODINGS`, or illegal.
-    """
+    """Any encoding of tensor memory, from its MLIR attribute. Raises LayoutError: not one of
+    `TENSOR_ENCODINGS`, or illegal."""
     attribute = parse_attribute(text)
     kind = TENSOR_ENCODINGS.get(attribute.mnemonic)
     if kind is None:

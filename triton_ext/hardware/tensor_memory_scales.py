@@ -56,11 +56,8 @@ class ScaleFactors:
         one_of("count", self.count, tuple(_FIRST_BYTES))
         legal = _FIRST_BYTES[self.count]
         if self.first_byte not in legal:
-            raise LayoutError(
-                "scale factor id",
-                self.first_byte,
-                f"must be {' or '.join(map(str, legal))} with {self.count} factors of a row",
-            )
+            rule = f"must be {' or '.join(map(str, legal))} with {self.count} factors of a row"
+            raise LayoutError("scale factor id", self.first_byte, rule)
 
     @property
     def words(self) -> int:

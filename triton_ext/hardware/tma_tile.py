@@ -14,13 +14,7 @@ from dataclasses import dataclass, replace
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
-from triton_ext.hardware.tensor_map import (
-    DataType,
-    L2Promotion,
-    OobFill,
-    TensorMap,
-    TensorSwizzle,
-)
+from triton_ext.hardware.tensor_map import DataType, L2Promotion, OobFill, TensorMap, TensorSwizzle
 from triton_ext.layouts.arguments import integers
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.cluster import checked_shape, cluster_layout, shape_per_cta
@@ -138,9 +132,8 @@ def _canonical_box_shape(tile_shape: tuple[int, ...], atom: SwizzleAtom) -> tupl
     contiguous = _contiguous_dim(atom)
     for i, (size, unit) in enumerate(zip(tile_shape, atom.shape, strict=True)):
         if size < unit:
-            raise LayoutError(
-                f"block[{i}]", size, f"must be at least {unit}, the extent of the swizzle atom"
-            )
+            rule = f"must be at least {unit}, the extent of the swizzle atom"
+            raise LayoutError(f"block[{i}]", size, rule)
     box = [min(size, TMA_BOX_LIMIT) for size in tile_shape]
     box[contiguous] = atom.shape[contiguous]
     return tuple(box)
@@ -229,11 +222,8 @@ def tile_copies(
         "strides", _row_major(sizes, order) if strides is None else strides, rank, "one a dimension"
     )
     if steps[contiguous] != 1:
-        raise LayoutError(
-            f"strides[{contiguous}]",
-            steps[contiguous],
-            "must be 1: TMA reads the innermost dimension contiguously",
-        )
+        rule = "must be 1: TMA reads the innermost dimension contiguously"
+        raise LayoutError(f"strides[{contiguous}]", steps[contiguous], rule)
     bits = layout.element_bitwidth
     packing = 2 if fp4 else 1
     if data_type is None:
@@ -241,11 +231,8 @@ def tile_copies(
     elif not isinstance(data_type, DataType):
         raise LayoutError("data_type", data_type, "must be a DataType")
     elif fp4 != (data_type == DataType.U4X16_ALIGN16B) or data_type.bits * packing != bits:
-        raise LayoutError(
-            "data_type",
-            data_type.name,
-            f"must be {'U4X16_ALIGN16B' if fp4 else f'a type of {bits} bits'}, as the layout has",
-        )
+        rule = f"must be {'U4X16_ALIGN16B' if fp4 else f'a type of {bits} bits'}, as the layout has"
+        raise LayoutError("data_type", data_type.name, rule)
 
     def in_map(values: Sequence[int]) -> tuple[int, ...]:
         """Coordinates or extents in CUDA's order, in elements of the tensor map."""
@@ -345,9 +332,6 @@ def _tile_and_box(
     packing = 2 if isinstance(layout, NVMMAShared) and layout.fp4_padded else 1
     smem_bytes = math.prod(tile) * packing * layout.element_bitwidth // 8
     if smem_bytes > MAX_TILE_BYTES:
-        raise LayoutError(
-            "block",
-            tuple(block),
-            f"takes {smem_bytes} bytes, more than the shared memory of a thread block",
-        )
+        rule = f"takes {smem_bytes} bytes, more than the shared memory of a thread block"
+        raise LayoutError("block", tuple(block), rule)
     return tile, box, part

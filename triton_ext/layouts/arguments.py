@@ -106,6 +106,5 @@ def vectors(name: str, values: Any) -> tuple[tuple[int, ...], ...]:
     try:
         return tuple(tuple(map(operator.index, vector)) for vector in values)
     except TypeError:
-        raise LayoutError(
-            name, values, "must be a sequence of integer vectors, such as [[1, 0]]"
-        ) from None
+        rule = "must be a sequence of integer vectors, such as [[1, 0]]"
+        raise LayoutError(name, values, rule) from None

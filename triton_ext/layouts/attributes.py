@@ -49,11 +49,7 @@ class Attribute:
         return self.name.split(".")[-1]
 
     def required(self, *keys: str) -> list[Any]:
-        """The values of parameters that must be there.
-
-        Raises:
-            LayoutError: one is missing.
-        """
+        """The values of parameters that must be there. Raises LayoutError: one is missing."""
         for key in keys:
             if key not in self.parameters:
                 raise LayoutError("attribute", self.text, f"the key {key!r} is missing")
@@ -189,11 +185,8 @@ class _Cursor:
 
 
 def parse_attribute(text: str) -> Attribute:
-    """Parse ``#ttg.name<{key = value, ...}>``.
-
-    Raises:
-        LayoutError: the text is not of this form; the message says what was expected where.
-    """
+    """Parse ``#ttg.name<{key = value, ...}>``. Raises LayoutError: the text is not of this form;
+    the message says what was expected where."""
     if not isinstance(text, str):
         raise LayoutError("attribute", text, "must be a string, such as '#ttg.nvmma_shared<{...}>'")
     cursor = _Cursor(text)
@@ -211,10 +204,7 @@ def parse_attribute(text: str) -> Attribute:
 
 def parse_value(text: str) -> Any:
     """Parse an integer, a boolean, a word, or a nested list of them, such as ``[[1, 0], [0, 1]]``.
-
-    Raises:
-        LayoutError: none of these.
-    """
+    Raises LayoutError: none of these."""
     cursor = _Cursor(text)
     value = cursor.value()
     if cursor.peek():

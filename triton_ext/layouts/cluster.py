@@ -49,23 +49,18 @@ def checked_cga_layout(cga_layout: Any, rank: int) -> tuple[Basis, ...]:
     seen: list[list[int]] = [[] for _ in range(rank)]
     for basis in bases:
         if len(basis) != rank:
-            raise LayoutError(
-                "cga_layout", bases, f"each basis must have {rank} coordinates (rank)"
-            )
+            rule = f"each basis must have {rank} coordinates (rank)"
+            raise LayoutError("cga_layout", bases, rule)
         nonzero = [i for i, value in enumerate(basis) if value]
         if len(nonzero) > 1:
-            raise LayoutError(
-                "cga_layout", bases, f"each basis must have at most one nonzero coordinate: {basis}"
-            )
+            rule = f"each basis must have at most one nonzero coordinate: {basis}"
+            raise LayoutError("cga_layout", bases, rule)
         for i in nonzero:
             seen[i].append(basis[i])
     for i, values in enumerate(seen):
         if sorted(values) != [1 << bit for bit in range(len(values))]:
-            raise LayoutError(
-                "cga_layout",
-                bases,
-                f"the bases along dim{i} must be 1, 2, 4, ..., each once, in any order",
-            )
+            rule = f"the bases along dim{i} must be 1, 2, 4, ..., each once, in any order"
+            raise LayoutError("cga_layout", bases, rule)
     return bases
 
 

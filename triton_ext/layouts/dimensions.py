@@ -24,11 +24,8 @@ def merged_order(first: Sequence[str], second: Sequence[str]) -> list[str]:
             result.append(second[j])
             j += 1
         else:
-            raise LayoutError(
-                "dimension order",
-                (list(first), list(second)),
-                "the two layouts name shared dimensions in contradicting orders; transpose one",
-            )
+            rule = "the two layouts name shared dimensions in contradicting orders; transpose one"
+            raise LayoutError("dimension order", (list(first), list(second)), rule)
     return result
 
 

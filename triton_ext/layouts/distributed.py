@@ -168,9 +168,8 @@ def _mma_tile(tile: Sequence[int], k_width: int, order: Sequence[int]) -> Linear
     inner, outer = order[0], order[1]
     rows, columns = tile[outer], tile[inner]
     if rows % 8 or columns % (4 * k_width):
-        raise LayoutError(
-            "tile", tuple(tile), f"must hold 8 rows of 4 threads, {k_width} elements each"
-        )
+        rule = f"must hold 8 rows of 4 threads, {k_width} elements each"
+        raise LayoutError("tile", tuple(tile), rule)
     layout = _counted("register", (1,) * len(tile), order)
     for size, in_dim, dim in (
         (k_width, "register", inner),

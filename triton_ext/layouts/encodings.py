@@ -41,6 +41,19 @@ ENCODINGS: dict[str, type[SharedEncoding]] = {
 }
 """The encodings by their mnemonics: ``nvmma_shared``."""
 
+_REGISTERS = (
+    "lays out registers, not shared memory: see `triton-ext layout --convert`, and"
+    " triton_ext.layouts.distributed.distributed_linear_layout"
+)
+_TENSOR_MEMORY = (
+    "lays out tensor memory, not shared memory: see `triton-ext tmem`, and"
+    " triton_ext.hardware.tensor_memory_encoding.parse_tensor_encoding"
+)
+_ELSEWHERE = {
+    **dict.fromkeys(("blocked", "nvidia_mma", "dot_op", "slice", "linear"), _REGISTERS),
+    **dict.fromkeys(("tensor_memory_encoding", "tensor_memory_scales_encoding"), _TENSOR_MEMORY),
+}
+
 
 def parse_encoding(text: str) -> SharedEncoding:
     """Any shared encoding of NVIDIA GPUs, from its MLIR attribute.
@@ -50,13 +63,10 @@ def parse_encoding(text: str) -> SharedEncoding:
     """
     attribute = parse_attribute(text)
     kind = ENCODINGS.get(attribute.mnemonic)
-    if kind is None and attribute.mnemonic.startswith("tensor_memory"):
-        rule = (
-            "lays out tensor memory, not shared memory: see `triton-ext tmem`, and"
-            " triton_ext.hardware.tensor_memory_encoding.parse_tensor_encoding"
-        )
-        raise LayoutError("attribute", attribute.text, rule)
     if kind is None:
-        rule = f"must be one of {', '.join('#' + each.NAME for each in ENCODINGS.values())}"
+        rule = (
+            _ELSEWHERE.get(attribute.mnemonic)
+            or f"must be one of {', '.join('#' + each.NAME for each in ENCODINGS.values())}"
+        )
         raise LayoutError("attribute", attribute.text, rule)
     return kind.from_attribute(attribute)

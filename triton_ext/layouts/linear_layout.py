@@ -99,17 +99,11 @@ class LinearLayout(Displayed):
         for in_dim, vectors in own.items():
             for basis in vectors:
                 if len(basis) != len(limits):
-                    raise LayoutError(
-                        f"bases[{in_dim!r}]",
-                        basis,
-                        f"must have one coordinate for each of the output dims {list(sizes)}",
-                    )
+                    rule = f"must have one coordinate for each of the output dims {list(sizes)}"
+                    raise LayoutError(f"bases[{in_dim!r}]", basis, rule)
                 if any(not 0 <= value < limit for value, limit in zip(basis, limits, strict=True)):
-                    raise LayoutError(
-                        f"bases[{in_dim!r}]",
-                        basis,
-                        f"each coordinate must lie in [0, size) of the output dims {sizes}",
-                    )
+                    rule = f"each coordinate must lie in [0, size) of the output dims {sizes}"
+                    raise LayoutError(f"bases[{in_dim!r}]", basis, rule)
         self._bases, self._out_dims, self._rank, self._hash = own, sizes, None, None
 
     @classmethod
@@ -396,11 +390,8 @@ class LinearLayout(Displayed):
         target = outer.transpose_outs(names)
         for name, size in self._out_dims.items():
             if target._out_dims[name] < size:
-                raise LayoutError(
-                    "outer",
-                    outer.out_dims,
-                    f"its {name!r} must be at least as large as ours ({size})",
-                )
+                rule = f"its {name!r} must be at least as large as ours ({size})"
+                raise LayoutError("outer", outer.out_dims, rule)
         sizes = tuple(target._out_dims.values())
         support = {
             name: target._support(name, sizes) | self._support(name, sizes)
@@ -414,11 +405,8 @@ class LinearLayout(Displayed):
         ]
         answer = self._solve(target, keep=untouched)
         if answer is None:
-            raise LayoutError(
-                "outer",
-                outer.bases,
-                "must reach every coordinate that the inverted layout is given",
-            )
+            rule = "must reach every coordinate that the inverted layout is given"
+            raise LayoutError("outer", outer.bases, rule)
         return answer
 
     def _support(self, in_dim: str, sizes: Sequence[int]) -> int:

@@ -89,13 +89,11 @@ class NVMMAShared(SharedEncoding):
         if self.swizzle_byte_width and self.rank < 2:
             raise LayoutError("rank", self.rank, "a swizzle needs at least 2 dimensions")
         if self.fp4_padded and self.swizzle_byte_width != 128:
-            raise LayoutError(
-                "swizzle_byte_width", self.swizzle_byte_width, "must be 128 with fp4_padded"
-            )
+            rule = "must be 128 with fp4_padded"
+            raise LayoutError("swizzle_byte_width", self.swizzle_byte_width, rule)
         if self.fp4_padded and self.element_bitwidth != 8:
-            raise LayoutError(
-                "element_bitwidth", self.element_bitwidth, "must be 8 with fp4_padded"
-            )
+            rule = "must be 8 with fp4_padded"
+            raise LayoutError("element_bitwidth", self.element_bitwidth, rule)
         object.__setattr__(self, "cga_layout", checked_cga_layout(self.cga_layout, self.rank))
 
     @classmethod
@@ -175,9 +173,8 @@ class NVMMAShared(SharedEncoding):
         for i, size in enumerate(shape):
             parts = max((2 * basis[i] for basis in bases), default=1)
             if size < parts:
-                raise LayoutError(
-                    f"shape[{i}]", size, f"must be at least {parts}, its parts in the CGA layout"
-                )
+                rule = f"must be at least {parts}, its parts in the CGA layout"
+                raise LayoutError(f"shape[{i}]", size, rule)
         per_cta = shape_per_cta(bases, shape)
         contiguous = per_cta[0] if transposed else per_cta[-1]
         rows = math.prod(per_cta) // contiguous

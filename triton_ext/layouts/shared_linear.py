@@ -44,9 +44,8 @@ class SharedLinear(SharedEncoding):
         if not is_power_of_two(self.alignment):
             raise LayoutError("alignment", self.alignment, "must be a power of two, in bytes")
         if any(len(basis) != len(bases[0]) for basis in bases):
-            raise LayoutError(
-                "offset_bases", bases, "all bases must have the same number of coordinates"
-            )
+            rule = "all bases must have the same number of coordinates"
+            raise LayoutError("offset_bases", bases, rule)
         if not self.to_linear_layout().is_surjective():
             raise LayoutError("offset_bases", bases, "must reach every coordinate")
 

@@ -262,9 +262,8 @@ class Reader:
                     value = scope[name]
                     break
             else:
-                raise LayoutError(
-                    "module", name, f"{operation.name} takes a value that is not defined"
-                )
+                rule = f"{operation.name} takes a value that is not defined"
+                raise LayoutError("module", name, rule)
             value.uses.append((operation, len(operation.operands)))
             operation.operands.append(value)
             operation.operand_tokens.append(token)

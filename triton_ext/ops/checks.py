@@ -187,10 +187,27 @@ def check_groups(call: Call) -> None:
         raise LayoutError("out", tuple(call.out.shape), "must be None of products of groups")
     for name in ("rows", "out_rows", "factors"):
         _check_of_rows(call, name)
+    _check_bias_of_groups(call)
     check_gate(call)
     if call.epilogue.gate is not None and b.dim() != 3:
         rule = "must be None, unless b is (G, K, N): groups divide the gate else"
         raise LayoutError("activation", call.epilogue.activation, rule)
+
+
+def _check_bias_of_groups(call: Call) -> None:
+    """Raise LayoutError unless each group has a bias that fits, if there is one."""
+    bias = call.epilogue.bias
+    if bias is None:
+        return
+    check_kind("bias", bias, Tensor)
+    if call.b.dim() != 3 or not call.b.shape[1]:
+        rule = "must be None, unless b is (G, K, N), with K of at least 1"
+        raise LayoutError("bias", tuple(bias.shape), rule)
+    wanted = len(call.b), call.b.shape[2]
+    if bias.shape != wanted or bias.dtype != bias_type(call.dtype):
+        rule = f"must be {wanted} of {bias_type(call.dtype)}"
+        raise LayoutError("bias", (tuple(bias.shape), bias.dtype), rule)
+    _check_device("bias", bias, call.a)
 
 
 def _check_of_rows(call: Call, name: str) -> None:
@@ -280,7 +297,8 @@ def checked_gpu(call: Call) -> Gpu:
     if max(sizes) > MAX_SIZE:
         raise LayoutError("shape", sizes, f"sizes must be at most {MAX_SIZE}")
     bias, residual = epilogue.bias, epilogue.residual
-    if bias is not None and (bias.shape != (n,) or bias.dtype != bias_type(dtype)):
+    alone = call.groups is None
+    if bias is not None and alone and (bias.shape != (n,) or bias.dtype != bias_type(dtype)):
         rule = f"must be {(n,)} of {bias_type(dtype)}"
         raise LayoutError("bias", (tuple(bias.shape), bias.dtype), rule)
     if residual is not None and not (residual.dtype == dtype and broadcasts_to(residual, shape)):

@@ -42,11 +42,8 @@ class Gpu:
 
 @functools.cache
 def _emulator() -> Any:
-    """The driver of emulated GPUs; None where the kernels were installed without.
-
-    Raises:
-        ModuleNotFoundError: the emulator is there, and lacks another module.
-    """
+    """The driver of emulated GPUs; None where the kernels were installed without. Raises
+    ModuleNotFoundError: the emulator is there, and lacks another module."""
     try:
         from triton_ext.emulator.host import driver  # imports the whole emulator
     except ModuleNotFoundError as error:

@@ -8,9 +8,12 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from triton_ext.kernels.epilogue import CLAMPED_LIMIT, CLAMPED_SLOPE
+
 Gate = Literal[
-    "swiglu", "geglu", "reglu", "swiglu_interleaved", "geglu_interleaved", "reglu_interleaved"
-]
+    "swiglu", "geglu", "reglu", "swigluoai", "swiglu_interleaved", "geglu_interleaved",
+    "reglu_interleaved", "swigluoai_interleaved",
+]  # fmt: skip
 
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -25,33 +28,32 @@ class GateForm(NamedTuple):
     """What a gated activation is.
 
     Attributes:
-        activation: what is applied to the gate; a name of `kernels.epilogue.ACTIVATIONS`.
+        activation: what is applied to the gate; a name of `kernels.epilogue.ACTIVATIONS` or of
+            `GATE_ACTIVATIONS`.
         interleaved: whether gate and up take turns, the gate first; else all of the gate's columns
             come before all of up's.
     """
 
-    activation: Literal["silu", "gelu", "relu"]
+    activation: Literal["silu", "gelu", "relu", "clamped_silu"]
     interleaved: bool
 
     def pairs(self, b: Tensor) -> Tensor:
-        """(2, K, F) of a matrix (K, 2 F), (2 G, K, F) of a batch (G, K, 2 F): gate and up of each.
-        A copy where no strides say it.
+        """(2, K, F) of a matrix (K, 2 F), (2 G, K, F) of a batch (G, K, 2 F): gate and up of each,
+        a copy where no strides say it. If they are interleaved, b as it is.
         """
-        halves: Tensor = b.unflatten(-1, (-1, 2) if self.interleaved else (2, -1))
-        return halves.movedim(-1 if self.interleaved else -2, -3).flatten(0, -3)
-
-    def one_after_other(self, vector: Tensor) -> Tensor:
-        """A vector (..., 2 F) with all of the gate's elements before all of up's."""
-        if not self.interleaved or vector.shape[-1] == 1:
-            return vector
-        pairs: Tensor = vector.unflatten(-1, (-1, 2))
-        return pairs.mT.flatten(-2)
+        if self.interleaved:
+            return b
+        halves: Tensor = b.unflatten(-1, (2, -1))
+        return halves.movedim(-2, -3).flatten(0, -3)
 
     def apply(self, sums: Tensor) -> Tensor:
         """The activation of (..., 2 F), by torch's own operations: (..., F)."""
         dim, sizes = (-1, (-1, 2)) if self.interleaved else (-2, (2, -1))
         halves: Tensor = sums.unflatten(-1, sizes)
         gate, up = halves.unbind(dim)
+        if self.activation == "clamped_silu":
+            gate, up = gate.clamp(max=CLAMPED_LIMIT), up.clamp(-CLAMPED_LIMIT, CLAMPED_LIMIT)
+            return gate * torch.sigmoid(CLAMPED_SLOPE * gate) * (up + 1)
         return FUNCTIONS[self.activation](gate) * up
 
 
@@ -59,11 +61,14 @@ GATES: dict[str, GateForm] = {
     "swiglu": GateForm("silu", False),
     "geglu": GateForm("gelu", False),
     "reglu": GateForm("relu", False),
+    "swigluoai": GateForm("clamped_silu", False),
     "swiglu_interleaved": GateForm("silu", True),
     "geglu_interleaved": GateForm("gelu", True),
     "reglu_interleaved": GateForm("relu", True),
+    "swigluoai_interleaved": GateForm("clamped_silu", True),
 }
-"""The gated activations by name (Shazeer, "GLU Variants Improve Transformer", 2020)."""
+"""The gated activations by name (Shazeer, "GLU Variants Improve Transformer", 2020; "swigluoai" is
+vLLM's name of that of GPT-OSS)."""
 
 
 def gate_of(activation: str | None) -> GateForm | None:

@@ -164,7 +164,7 @@ class PreparedLaunch:
             batch = list(views[0].shape[:1])  # of a scatter's C, one chunk is elsewhere
         if config.product.groups is not None:
             counts = [1 if view is None or len(view.shape) < 3 else view.shape[0] for view in views]
-            batch = [max(counts[0], counts[1] // config.product.sums_of_c, counts[2])]
+            batch = [max(counts[0], counts[1] // config.product.parts_of_b, counts[2])]
         self.gpu, self.config, self.views = gpu, config, views
         self.reads_as = gpu.arch if config.product.scaling is None else 90
         self.plan = launch_plan(config, m, n, k, gpu.properties, *batch)

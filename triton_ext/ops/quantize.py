@@ -105,11 +105,8 @@ def _empty(x: Tensor, dtype: torch.dtype, together: bool, _: bool = False) -> tu
 def _quantized(
     x: Tensor, dtype: torch.dtype, together: bool, powers_of_two: bool
 ) -> tuple[Tensor, Tensor]:
-    """(matrices, rows, K) in fp8, contiguous, and the scales.
-
-    Args:
-        together: whether 128 rows have a scale together; else they are contiguous in the scales.
-    """
+    """(matrices, rows, K) in fp8, contiguous, and the scales. `together`: whether 128 rows have a
+    scale together; else they are contiguous in the scales."""
     count, rows, k = x.shape
     made, scales = _empty(x, dtype, together)
     at_a_time = FP32_SCALE_BLOCK if together else ROWS_AT_A_TIME

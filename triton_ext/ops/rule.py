@@ -29,10 +29,7 @@ _given: Rule | None = None
 
 def rule() -> Rule:
     """What `fixed_kernels` or `measured_kernels` has said last; else what the environment says.
-
-    Raises:
-        LayoutError: the environment says something else.
-    """
+    Raises LayoutError: the environment says something else."""
     return _asked() if _given is None else _given
 
 
@@ -132,11 +129,11 @@ def batch_invariant(enabled: bool = True) -> BatchInvariant:
     until ``close()`` of what it returns), for all threads of the process;
     ``TRITON_EXT_BATCH_INVARIANT=1`` for a program that is not to be touched. Then each element is
     the sum of its products in the order of K, as one block makes it: the tensor cores add 16
-    elements of 16 bits, 32 of 8, or 8 of tf32 to a sum at a time; sums of fp8 that are promoted, or
-    scaled by blocks, are added by 128 elements in fp32; then scales, bias, residual and activation
-    follow in fp32. It holds for products of one matrix, of batches and of groups, in every run; not
-    for those with a ``config``, or of types that `drop_in` leaves to PyTorch. The keyword
-    ``batch_invariant`` of a product says so of this product and its gradients alone.
+    elements of 16 bits, 32 of 8, or 8 of tf32 to a sum at a time; sums of fp8 with fp32
+    accumulation or scales by blocks are added by 128 elements in fp32; then scales, bias, residual
+    and activation follow in fp32. It holds for products of one matrix, of batches and of groups, in
+    every run; not for those with a ``config``, or of types that `drop_in` leaves to PyTorch. The
+    keyword ``batch_invariant`` of a product says so of this product and its gradients alone.
 
     Args:
         enabled: False for the free choice, whatever the environment says.

@@ -187,14 +187,16 @@ def _grouped_mm(
     rows: Any = None,
     out_rows: Any = None,
     factors: Any = None,
+    bias: Any = None,
 ) -> list[tuple[Placements, Placements]]:
     output, of_a, of_b, letters = GROUPED[GROUPS[len(a.shape), len(b.shape)]]
     linear = "k" in letters and activation is None and out_dtype not in FP8_TYPES
     letters = _letters(letters.replace("k", ""), activation)
     of_rows = [None if each is None else "m" for each in (rows, out_rows, factors)]
+    bias_dims = None if bias is None else "gn"
     return [
-        (out, [*placed[:3], None, None, None, *placed[3:]])
-        for out, placed, _ in _rules(
-            output, (of_a, of_b, "g", *of_rows), letters=letters, linear=linear
+        (out, [*placed[:3], None, None, None, *placed[3:], *added])
+        for out, placed, added in _rules(
+            output, (of_a, of_b, "g", *of_rows), (bias_dims,), letters=letters, linear=linear
         )
     ]

@@ -115,9 +115,8 @@ class Problem:
         product = config.product
         expected = (arch, self.element_type, self.a_major, self.b_major)
         if (config.arch, product.element_type, product.a_major, product.b_major) != expected:
-            raise LayoutError(
-                "config", config, f"(arch, type, a_major, b_major) must be {expected}"
-            )
+            rule = f"(arch, type, a_major, b_major) must be {expected}"
+            raise LayoutError("config", config, rule)
         alone = config.epilogue == NO_EPILOGUE and not product.fp32_accumulation
         if product.c_type != self.out_type or not alone:
             rule = f"must be for an output in {self.out_type}, and for a product alone"
@@ -127,11 +126,7 @@ class Problem:
 
 
 def path() -> Path:
-    """The file.
-
-    Raises:
-        OSError: no folder is named, and the user has no home.
-    """
+    """The file. Raises OSError: no folder is named, and the user has no home."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder is None:
         try:
@@ -217,11 +212,7 @@ def _replace(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The entries of the file.
-
-    Raises:
-        _Unreadable: it is damaged, or has another format.
-    """
+    """The entries of the file. Raises _Unreadable: it is damaged, or has another format."""
     try:
         content = json.loads(read_file(file, MAX_BYTES))
         if content["format"] != FORMAT:

@@ -125,11 +125,8 @@ def autotune(
 
 
 def tune(gpu: Gpu, call: Call, candidates: int, store: bool, seconds: Timer) -> Tuning:
-    """`autotune`, on a GPU that has been found, with a way to measure.
-
-    Args:
-        call: of two matrices or two batches, alone.
-    """
+    """`autotune`, on a GPU that has been found, with a way to measure. `call`: of two matrices or
+    two batches, alone."""
     if candidates < 1:
         raise LayoutError("candidates", candidates, "must be at least 1")
     check_operands(call.a, call.b, 3 if call.a.dim() == 3 else 2)
@@ -170,11 +167,7 @@ def measure(found: Description, call: Call, candidates: int, store: bool, second
 
 def measure_once(found: Description, call: Call) -> None:
     """`tune` a product that nothing is known of, if that can be done here and now; what stands in
-    its way is a warning.
-
-    Args:
-        found: the description of the call.
-    """
+    its way is a warning. `found`: the description of the call."""
     gpu, problem = found.gpu, found.problem
     if problem.gpu is None or tuned.lookup(problem, gpu.arch) is not None:
         return

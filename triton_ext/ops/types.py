@@ -102,11 +102,8 @@ def unsupported(
     arch: int,
     scales: torch.dtype | None = None,
 ) -> LayoutError | None:
-    """What is wrong with a combination of types on an architecture, or None.
-
-    Args:
-        scales: of blocks of the operands.
-    """
+    """What is wrong with a combination of types on an architecture, or None. `scales`: of blocks of
+    the operands."""
     if scales == torch.float32:  # which threads apply
         return _unsupported_by_blocks(a, b) or unsupported(a, b, out, arch)
     if scales is not None and arch < 100:

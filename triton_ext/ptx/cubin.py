@@ -24,11 +24,8 @@ def registers(cubin: bytes) -> int:
 
 @functools.lru_cache(maxsize=256)
 def disassembled(cubin: bytes, nvdisasm: str, *options: str) -> str:
-    """What nvdisasm (its path) says of the code; "" if it fails.
-
-    Args:
-        options: ``-hex`` for the control bits, ``-gp`` for lines of PTX, ``-g`` for source lines.
-    """
+    """What nvdisasm (its path) says of the code; "" if it fails. `options`: ``-hex`` for the
+    control bits, ``-gp`` for lines of PTX, ``-g`` for source lines."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(cubin)
         try:

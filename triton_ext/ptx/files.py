@@ -49,11 +49,8 @@ class _Binary:
         return LayoutError("file", self.name, f"is broken: {why}")
 
     def unpacking(self, size: int) -> None:
-        """Take note of some bytes that are to be unpacked.
-
-        Raises:
-            LayoutError: they are too many.
-        """
+        """Take note of some bytes that are to be unpacked. Raises LayoutError: they are too
+        many."""
         self.left -= size
         if self.left < 0:
             rule = f"holds more than {MAX_CONTENT_BYTES} bytes of PTX and cubins, unpacked"

@@ -20,11 +20,8 @@ _Symbol = TypeVar("_Symbol", Kernel, Variable)
 
 
 def linked(modules: Sequence[Module]) -> Module:
-    """One module of several, for one target.
-
-    Raises:
-        LayoutError: two modules define a name, or none defines a variable that one declares.
-    """
+    """One module of several, for one target. Raises LayoutError: two modules define a name, or none
+    defines a variable that one declares."""
     names = Counter(name for each in modules for name in {one.name for one in _symbols(each)})
     modules = [_renamed(each, number, names) for number, each in enumerate(modules)]
     variables = _defined([one for each in modules for one in each.variables])

@@ -32,11 +32,8 @@ class Listed:
 
 
 def list_instructions(module: Module) -> Iterator[Listed]:
-    """The asynchronous and tensor-core instructions of a module, in order, decoded.
-
-    Raises:
-        LayoutError: the module is for a target that is not known.
-    """
+    """The asynchronous and tensor-core instructions of a module, in order, decoded. Raises
+    LayoutError: the module is for a target that is not known."""
     arch = generation(target_number(module.target.split(",")[0]))
     for kernel in module.kernels:
         folder = Folder(kernel, module.variables)

@@ -37,11 +37,8 @@ def _known_fields(bits: Bits, arch: int) -> list[str]:
 
 
 def add_matrix(notes: Notes, name: str, text: str, major: Major | None = None) -> None:
-    """The fields of a matrix descriptor; the start address only if it is known.
-
-    Args:
-        major: the operand's major-ness; None if it is not known.
-    """
+    """The fields of a matrix descriptor; the start address only if it is known. `major`: the
+    operand's major-ness; None if it is not known."""
     bits = notes.bits(text, 64)
     rest = bits.field(16, 48)
     if rest is None:

@@ -92,9 +92,8 @@ class Plane:
         checked_paddings(self.paddings)
         names = set(self.layout.in_dims)
         if "offset" not in names or not names <= {"offset", "block"}:
-            raise LayoutError(
-                "layout", sorted(names), "its input dims must be 'offset' and perhaps 'block'"
-            )
+            rule = "its input dims must be 'offset' and perhaps 'block'"
+            raise LayoutError("layout", sorted(names), rule)
         if not self.layout.out_dims:
             raise LayoutError("layout", str(self.layout), "must have an output dimension")
         bits = self.element_bitwidth

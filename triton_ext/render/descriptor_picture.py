@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 from triton_ext.hardware.architecture import architecture
 from triton_ext.hardware.bit_fields import extract
-from triton_ext.hardware.instruction_descriptor import (
-    InstructionDescriptor,
-    fields_of,
-)
+from triton_ext.hardware.instruction_descriptor import InstructionDescriptor, fields_of
 from triton_ext.hardware.smem_descriptor import (
     FIELDS,
     SWIZZLE_CODES,
@@ -85,11 +82,8 @@ class Field:
 
 
 def matrix_fields(value: int, arch: int | str) -> list[Field]:
-    """The fields of a 64-bit matrix descriptor, the lowest first, then the reserved bits.
-
-    Raises:
-        LayoutError: not an unsigned 64-bit integer, or an unknown architecture.
-    """
+    """The fields of a 64-bit matrix descriptor, the lowest first, then the reserved bits. Raises
+    LayoutError: not an unsigned 64-bit integer, or an unknown architecture."""
     number = architecture(arch)
     raw = raw_fields(value, number)
     legal = SmemDescriptor(number, 0, 0, 0, 0).encode()
@@ -129,11 +123,8 @@ def _explanation(key: str, raw: int, arch: int) -> str:
 
 
 def instruction_fields(value: int, kind: str) -> list[Field]:
-    """The fields of a 32-bit tcgen05 instruction descriptor, the lowest first.
-
-    Raises:
-        LayoutError: not an unsigned 32-bit integer, an unknown kind, or an illegal descriptor.
-    """
+    """The fields of a 32-bit tcgen05 instruction descriptor, the lowest first. Raises LayoutError:
+    not an unsigned 32-bit integer, an unknown kind, or an illegal descriptor."""
     found = InstructionDescriptor.decode(value, kind)
     table = fields_of(kind)
     raw = extract("instruction descriptor", value, 32, table)
@@ -293,10 +284,7 @@ def matrix_scene(value: int, arch: int | str) -> Scene:
 
 
 def instruction_scene(value: int, kind: str) -> Scene:
-    """A 32-bit instruction descriptor of tcgen05.mma: its bits and fields.
-
-    Raises:
-        LayoutError: not an unsigned 32-bit integer, an unknown kind, or an illegal descriptor.
-    """
+    """A 32-bit instruction descriptor of tcgen05.mma: its bits and fields. Raises LayoutError: not
+    an unsigned 32-bit integer, an unknown kind, or an illegal descriptor."""
     fields = instruction_fields(value, kind)
     return bits_scene(f"Instruction descriptor {value:#010x}, kind::{kind}", value, 32, fields)

@@ -110,11 +110,8 @@ def _fields(fields: Sequence[Field]) -> list[tuple[str, str]]:
 
 
 def compare_descriptors(left: int, right: int, arch: int | str) -> Comparison:
-    """The fields of two 64-bit matrix descriptors.
-
-    Raises:
-        LayoutError: no unsigned 64-bit integers, or an unknown architecture.
-    """
+    """The fields of two 64-bit matrix descriptors. Raises LayoutError: no unsigned 64-bit integers,
+    or an unknown architecture."""
     from triton_ext.render.descriptor_picture import matrix_fields  # with the template engine
 
     rows = rows_of(_fields(matrix_fields(left, arch)), _fields(matrix_fields(right, arch)))
@@ -122,11 +119,8 @@ def compare_descriptors(left: int, right: int, arch: int | str) -> Comparison:
 
 
 def compare_instruction_descriptors(left: int, right: int, kind: str) -> Comparison:
-    """The fields of two 32-bit instruction descriptors of tcgen05.mma.
-
-    Raises:
-        LayoutError: an illegal descriptor, or an unknown kind.
-    """
+    """The fields of two 32-bit instruction descriptors of tcgen05.mma. Raises LayoutError: an
+    illegal descriptor, or an unknown kind."""
     from triton_ext.render.descriptor_picture import instruction_fields
 
     rows = rows_of(

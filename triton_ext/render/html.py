@@ -313,10 +313,7 @@ def _described(
 
 def dump_html(*dumps: LayoutDump) -> str:
     """What ``triton-ext layout --format html`` prints: the page, with the dumps to choose from.
-
-    Raises:
-        LayoutError: a dump with an error or without an element width.
-    """
+    Raises LayoutError: a dump with an error or without an element width."""
     if len(dumps) == 1:
         dump_plane(dumps[0])  # or LayoutError
         state, tiles = _of_dump(dumps[0])
@@ -329,11 +326,8 @@ def dump_html(*dumps: LayoutDump) -> str:
 def banks_html(
     encoding: SharedEncoding, shape: Sequence[int] | None, bits: int, state: dict[str, str]
 ) -> str:
-    """The page of an access to a tile of elements of `bits` bits.
-
-    Args:
-        state: ``access`` and ``at``, or ``offsets`` and ``width``.
-    """
+    """The page of an access to a tile of elements of `bits` bits. `state`: ``access`` and ``at``,
+    or ``offsets`` and ``width``."""
     dump = dump_encoding(encoding, shape, element_bitwidth=bits)
     own, tiles = _of_dump(dump)
     return explore_html("banks", own | state, tiles=tiles)

@@ -25,10 +25,7 @@ from triton_ext.render.tensor_memory_picture import tensor_memory_scene
 
 def html(value: object) -> str | None:
     """HTML that shows a value: its text, and its picture or its fields; None if there is none.
-
-    Args:
-        value: a layout, an encoding or a descriptor of this project.
-    """
+    `value`: a layout, an encoding or a descriptor of this project."""
     try:
         scene = _scene(value)
     except LayoutError:  # such as a layout that does not reach every coordinate
@@ -71,11 +68,8 @@ def _value(found: Any) -> str:
 
 @functools.singledispatch
 def _scene(value: object) -> Scene | None:
-    """The picture of a value; None if there is none.
-
-    Raises:
-        LayoutError: this one cannot be drawn.
-    """
+    """The picture of a value; None if there is none. Raises LayoutError: this one cannot be
+    drawn."""
     return None
 
 

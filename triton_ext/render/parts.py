@@ -39,17 +39,13 @@ def atom_kind(row: int, column: int) -> str:
 
 
 def dump_plane(dump: LayoutDump) -> Plane:
-    """The plane of a dump that can be drawn.
-
-    Raises:
-        LayoutError: a dump with an error, or without an element width.
-    """
+    """The plane of a dump that can be drawn. Raises LayoutError: a dump with an error, or without
+    an element width."""
     if dump.layout is None:
         raise LayoutError("layout", dump.encoding, dump.error or "there is no layout to draw")
     if dump.element_bitwidth is None:
-        raise LayoutError(
-            "element_bitwidth", None, f"must be given to draw {dump.encoding}; it does not say it"
-        )
+        rule = f"must be given to draw {dump.encoding}; it does not say it"
+        raise LayoutError("element_bitwidth", None, rule)
     return Plane(dump.layout, dump.element_bitwidth, dump.paddings)
 
 

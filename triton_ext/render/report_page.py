@@ -155,11 +155,8 @@ def _segments(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def report_html(report: Mapping[str, Any]) -> str:
-    """One self-contained HTML file of a report of `report-layouts`.
-
-    Args:
-        report: as ``layout_report.schema.json`` describes it.
-    """
+    """One self-contained HTML file of a report of `report-layouts`. `report`: as
+    ``layout_report.schema.json`` describes it."""
     return rendered(
         "report.html",
         report=report,

@@ -33,11 +33,8 @@ class _Cells:
             raise LayoutError("layout", layout, "must be a LinearLayout")
         sizes = layout.in_dims
         if not {"lane", "column"} <= set(sizes) <= {"lane", "slot", "column", "block"}:
-            raise LayoutError(
-                "layout",
-                list(sizes),
-                "its input dims must be 'lane' and 'column', and perhaps 'slot' and 'block'",
-            )
+            rule = "its input dims must be 'lane' and 'column', and perhaps 'slot' and 'block'"
+            raise LayoutError("layout", list(sizes), rule)
         if sizes["lane"] > TMEM_LANES:
             raise LayoutError("layout", sizes, f"must have at most {TMEM_LANES} lanes")
         if len(layout.out_dims) != 2:

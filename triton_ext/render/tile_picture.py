@@ -176,11 +176,8 @@ def _checked_instruction(instruction: Any, plane: Plane, cell: tuple[int, int]) 
     if not (is_power_of_two(rows) and is_power_of_two(columns)):
         raise LayoutError("instruction", instruction, "must be two powers of two")
     if not fits((rows, columns), plane.shape) or not fits(cell, (rows, columns)):
-        raise LayoutError(
-            "instruction",
-            instruction,
-            f"must divide the tile, {by(plane.shape)}, into whole cells of {by(cell)}",
-        )
+        rule = f"must divide the tile, {by(plane.shape)}, into whole cells of {by(cell)}"
+        raise LayoutError("instruction", instruction, rule)
     return rows, columns
 
 
@@ -215,9 +212,8 @@ def tile_scene(
     """
     plane = Plane(layout, element_bitwidth, paddings)
     if atom is not None and not plane.is_made_of(atom):
-        raise LayoutError(
-            "atom", str(atom), "the tile must consist of whole atoms, each in one piece"
-        )
+        rule = "the tile must consist of whole atoms, each in one piece"
+        raise LayoutError("atom", str(atom), rule)
     cell = unit_shape(atom) if atom else plane.cell
     if instruction is not None:
         instruction = _checked_instruction(instruction, plane, cell)

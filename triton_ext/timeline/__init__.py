@@ -5,7 +5,8 @@
 - `trace`: what a recorded run is: for each warp, what it asked of the SM's units, in order.
 - `gpus`, `accuracy`: the parameters of each GPU, with their sources; how far off it is.
 - `replay`: the discrete-event model of the SMs of a cluster.
-- `timeline`: the model of the GPU, and what a user sees: seconds, what binds, stalls, what-if.
+- `demand`, `model`: what a launch asks of a GPU, and how long that takes.
+- `timeline`: what a user sees: seconds, what binds, stalls, what-if.
 - `page`, `difference`: Chrome's trace format, one HTML page; two runs side by side.
 
 Nothing in the emulator imports this.

@@ -85,11 +85,8 @@ def _listing(cubin: bytes) -> str:
 
 
 def timing(time: Any, arch: Architecture, values: bool) -> Timing:
-    """The client for what `emulate` is asked: a GPU's name, True, or a `Gpu`.
-
-    Raises:
-        LayoutError: a GPU that is not known, or of another architecture.
-    """
+    """The client for what `emulate` is asked: a GPU's name, True, or a `Gpu`. Raises LayoutError: a
+    GPU that is not known, or of another architecture."""
     return Timing(gpu_of(time, arch), values)
 
 

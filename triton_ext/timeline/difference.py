@@ -10,7 +10,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.render.difference import Comparison, Row, rows_of
 
 _SHOWN_WAITS = 12
-"""How many of the places where warps wait are shown: those that differ the most."""
+"""How many of the locations where warps wait are shown: those that differ the most."""
 _BARRIER = re.compile(r"the mbarrier at 0x[0-9a-f]+ \((.+)\)$")
 _LEAST = 0.005
 """The share of the longer time below which nothing is shown."""

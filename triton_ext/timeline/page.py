@@ -68,7 +68,7 @@ def _loads(trace: Trace) -> dict[int, str]:
         for item in cluster.items():
             if item[0] == COPY and item[1] not in found:
                 memory = trace.memories[item[5]].name if item[5] >= 0 else "shared memory"
-                found[item[1]] = f"{memory}, {trace.lines[item[1]].place.rpartition('/')[2]}"
+                found[item[1]] = f"{memory}, {trace.lines[item[1]].location.rpartition('/')[2]}"
     return dict(sorted(found.items()))
 
 

@@ -21,8 +21,8 @@ ON_CHIP = {
     r"SYNCS\.PHASECHK": 50,
 }  # fmt: skip
 """Cycles until a result can be read that a scoreboard guards, of what has no token in a record. By
-microbenchmarks of an H200: the first, and the last (a ring's consumer, from the end of a product to
-the next tiles, 117 cycles); the others are assumed."""
+microbenchmarks of an H200: the first, and the last (a pipeline's consumer, from the end of a
+product to the next tiles, 117 cycles); the others are assumed."""
 HELD = {r"MEMBAR\.\w+\.(GPU|SYS|VC)": 530, r"CGAERRBAR": 120}
 """Cycles that a warp cannot go on, of what no scoreboard guards: by microbenchmarks of an H100, a
 plain fence.proxy.async takes 539, an arrival that releases to a cluster 660."""

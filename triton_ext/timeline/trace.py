@@ -81,7 +81,7 @@ class Line:
     source: str
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where it is, for people."""
         return self.source or self.text.split()[0]
 

@@ -139,11 +139,7 @@ class Lowering:
     arch: Architecture
 
     def memory(self, value: Value) -> MemoryType:
-        """The type of a value that must be memory.
-
-        Raises:
-            NotDerived: it is not.
-        """
+        """The type of a value that must be memory. Raises NotDerived: it is not."""
         kind = self.module.memory(value)
         if kind is None:
             raise NotDerived(f"the type of {value.name} is not that of memory")

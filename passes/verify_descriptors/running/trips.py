@@ -13,11 +13,7 @@ from triton_ext.mlir.arith import integer_constant, integer_operation
 from triton_ext.mlir.ir import Operation, Region, Value
 from triton_ext.mlir.memory_flow import forwarded
 from triton_ext.mlir.module import MlirModule
-from triton_ext.passes.verify_descriptors.running.launches import (
-    TrialLaunch,
-    multiples,
-    parameter,
-)
+from triton_ext.passes.verify_descriptors.running.launches import TrialLaunch, multiples, parameter
 
 _STEP = 16
 """How far a size lies from a multiple of its tile; that of what Triton knows to be a multiple."""

@@ -15,12 +15,7 @@ from dataclasses import dataclass, field
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.mlir.ir import Operation, Region
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected
-from triton_ext.passes.verify_descriptors.text.comparison import (
-    COUNTS,
-    OPCODE,
-    Comparison,
-    compare,
-)
+from triton_ext.passes.verify_descriptors.text.comparison import COUNTS, OPCODE, Comparison, compare
 from triton_ext.passes.verify_descriptors.text.groups import Group
 
 _MAX_COMPARED = 64

@@ -248,9 +248,8 @@ class Breakpoint:
         """
         named = re.fullmatch(r"(.+):(\d+)", location) if isinstance(location, str) else None
         if named is None:
-            raise LaunchError(
-                f"location = {location!r}: must be a file and a line, as 'kernel.py:31'"
-            )
+            why = f"location = {location!r}: must be a file and a line, as 'kernel.py:31'"
+            raise LaunchError(why)
         return cls(named[1], int(named[2]), callback)
 
     def in_file(self, source: SourceLine) -> bool:

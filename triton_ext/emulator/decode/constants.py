@@ -47,10 +47,7 @@ def constant(text: str, type_name: str) -> NDArray[Any] | None:
 
 def low_bits(text: str, bits: int) -> int:
     """The bits of an integer constant, as an unsigned number; one may be extended by its sign.
-
-    Raises:
-        ValueError: it has more.
-    """
+    Raises ValueError: it has more."""
     value = immediate(text)
     if value is None:
         raise ValueError(f"constant {text} has more than 64 bits")

@@ -66,11 +66,8 @@ class Modifiers:
         return ""
 
     def form(self, kind: FormType[F]) -> F:
-        """The instruction as its form, which accounts for all modifiers and operands.
-
-        Raises:
-            UnsupportedInstruction: the form has no such modifiers or operands.
-        """
+        """The instruction as its form, which accounts for all modifiers and operands. Raises
+        UnsupportedInstruction: the form has no such modifiers or operands."""
         try:
             found = read(self.instruction)
         except LayoutError as error:
@@ -83,9 +80,8 @@ class Modifiers:
     def finish(self) -> None:
         """Raise for what is left."""
         if self.parts:
-            raise UnsupportedInstruction(
-                f"modifier .{self.parts[0]} is not modelled", self.instruction
-            )
+            why = f"modifier .{self.parts[0]} is not modelled"
+            raise UnsupportedInstruction(why, self.instruction)
 
 
 Decoder = Callable[[Instruction, Modifiers, Operands], Run]
@@ -150,11 +146,8 @@ def instruction(
 
 
 def opcodes_of(modules: Iterable[ModuleType]) -> dict[str, Opcode]:
-    """The opcodes whose decoders are marked in these modules.
-
-    Raises:
-        ValueError: two decoders of one opcode.
-    """
+    """The opcodes whose decoders are marked in these modules. Raises ValueError: two decoders of
+    one opcode."""
     table: dict[str, Opcode] = {}
     for module in modules:
         for opcode in _MARKED.get(module.__name__, []):

@@ -65,11 +65,8 @@ Named = Sequence[Register | None]
 
 
 def moved(sources: Named, targets: Named, size: int) -> Flow:
-    """Bytes are copied, from the first operand's lowest one on.
-
-    Args:
-        size: bytes of all of them together.
-    """
+    """Bytes are copied, from the first operand's lowest one on. `size`: bytes of all of them
+    together."""
 
     def follow(cta: Cta, lanes: Lanes) -> None:
         each = size // len(sources)

@@ -102,11 +102,8 @@ class RegisterRows:
         *,
         written: bool = False,
     ) -> RegisterRows:
-        """The registers that `text` names, ``{a, b, ...}`` or a single one.
-
-        Raises:
-            UnsupportedInstruction: not `count` registers, or not of `bits` bits.
-        """
+        """The registers that `text` names, ``{a, b, ...}`` or a single one. Raises
+        UnsupportedInstruction: not `count` registers, or not of `bits` bits."""
         names: Sequence[str] = operands.vector(text)
         if len(names) != count:
             raise UnsupportedInstruction(f"{len(names)} registers in {text}, not {count}", at)

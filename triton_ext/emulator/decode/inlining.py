@@ -114,10 +114,8 @@ class _Inliner:
         if function.name in stack:
             raise UnsupportedInstruction("recursive calls are not modelled", at)
         if len(stack) > MAX_DEPTH or len(self.instructions) + self.calls > MAX_INLINED:
-            raise UnsupportedInstruction(
-                f"calls are put in line: at most {MAX_DEPTH} deep, and {MAX_INLINED} instructions",
-                at,
-            )
+            why = f"calls are put in line: at most {MAX_DEPTH} deep, and {MAX_INLINED} instructions"
+            raise UnsupportedInstruction(why, at)
         actual = [*results, *arguments]
         if len(actual) != len(function.parameters):
             raise UnsupportedInstruction(
@@ -170,11 +168,8 @@ class _Inliner:
 
 
 def inline_calls(module: Module, kernel: Kernel) -> Inlined:
-    """Inline the functions that a kernel calls.
-
-    Raises:
-        UnsupportedInstruction: recursion, or arguments that do not fit the function.
-    """
+    """Inline the functions that a kernel calls. Raises UnsupportedInstruction: recursion, or
+    arguments that do not fit the function."""
     functions = {each.name: each for each in module.kernels if not each.is_entry}
     called = any(each.opcode.split(".")[0] == "call" for each in kernel.instructions)
     if not functions or not called:

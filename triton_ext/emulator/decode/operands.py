@@ -77,9 +77,8 @@ class Operands:
             number = 1 if variable.count is None else variable.count
             self.counts[width] = first + number
             if self.counts[width] > MAX_REGISTERS:
-                raise LaunchError(
-                    f"{variable.name}: a kernel has at most {MAX_REGISTERS} registers"
-                )
+                why = f"{variable.name}: a kernel has at most {MAX_REGISTERS} registers"
+                raise LaunchError(why)
             if variable.count is None:
                 self._named[variable.name, variable.scope] = Register(width, first)
             else:
@@ -120,11 +119,7 @@ class Operands:
         return None
 
     def register(self, name: str, at: Instruction) -> Register:
-        """The register of that name.
-
-        Raises:
-            UnsupportedInstruction: there is none.
-        """
+        """The register of that name. Raises UnsupportedInstruction: there is none."""
         found = self.find(name, at.scope)
         if found is None:
             raise UnsupportedInstruction(f"{name!r} is no register that is declared", at)
@@ -140,11 +135,8 @@ class Operands:
         return None
 
     def reader(self, text: str, type_name: str, at: Instruction) -> Reader:
-        """Reads an operand as `type_name`: a register, an immediate, a symbol's address.
-
-        Raises:
-            UnsupportedInstruction: it is none of them, or does not fit the type.
-        """
+        """Reads an operand as `type_name`: a register, an immediate, a symbol's address. Raises
+        UnsupportedInstruction: it is none of them, or does not fit the type."""
         bits = bits_of(type_name)
         dtype = DTYPES.get(type_name, DTYPES.get(f"b{bits}"))
         value = None if text.startswith("%") else self._constant(text, type_name, at)
@@ -193,10 +185,7 @@ class Operands:
     @staticmethod
     def _file(register: Register, type_name: str, at: Instruction) -> str | None:
         """The register file to access as that type; None if the register is wider than the type.
-
-        Raises:
-            UnsupportedInstruction: the type is wider, or does not mix with the register.
-        """
+        Raises UnsupportedInstruction: the type is wider, or does not mix with the register."""
         width, bits = register.width, bits_of(type_name)
         if (type_name == "pred") != (width == 1):
             raise UnsupportedInstruction(f"a predicate and .{type_name} do not mix", at)

@@ -41,11 +41,8 @@ def _axis(name: str, value: Callable[[Cta, int], int]) -> dict[str, Value]:
 
 
 def _place(name: str, value: Callable[[Any, int], Any]) -> dict[str, Value]:
-    """What follows from the index of the lanes' block.
-
-    Args:
-        value: from the index along an axis, and the size of a cluster along it.
-    """
+    """What follows from the index of the lanes' block. `value`: from the index along an axis, and
+    the size of a cluster along it."""
 
     def of(axis: int) -> Value:
         return lambda cta, lanes: np.asarray(

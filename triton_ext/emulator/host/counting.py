@@ -87,11 +87,8 @@ def count(gpu: Counted, call: Callable[[], Any], quantiles: Any = None, **_: Any
 
 @contextlib.contextmanager
 def benchmarks_count(current: Callable[[], Counted]) -> Iterator[None]:
-    """Within it Triton's benchmarks call a function once, and count.
-
-    Args:
-        current: the GPU of the calling thread.
-    """
+    """Within it Triton's benchmarks call a function once, and count. `current`: the GPU of the
+    calling thread."""
     from triton import testing
 
     def bench(fn: Callable[[], Any], *args: Any, **options: Any) -> Any:

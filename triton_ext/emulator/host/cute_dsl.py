@@ -30,6 +30,7 @@ from unittest import mock
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.counting import Event
 from triton_ext.emulator.host.reachable import Reachable
+from triton_ext.emulator.host.tvm_ffi import on_device
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.hardware.architecture import compiled_for
 
@@ -40,6 +41,8 @@ _CUDA = 2
 _LAUNCH_FAILURE = 719
 _SHARED_MEMORY_OPTIN = 97
 """``cudaErrorLaunchFailure``; ``cudaDevAttrMaxSharedMemoryPerBlockOptin``."""
+_STATUS = "CUDADialectError"
+"""The kind of error that a function of tvm-ffi raises when CUDA returns a status."""
 _CLUSTER_DIMENSION = 4
 """``cudaLaunchAttributeClusterDimension``."""
 
@@ -47,7 +50,9 @@ _FUNCTIONS = {
     "_cudaLibraryLoadData": 8, "_cudaLibraryGetKernel": 3, "_cudaLaunchKernelEx": 3,
     "_cudaGetDevice": 1, "_cudaGetDeviceCount": 1, "_cudaDeviceGetAttribute": 3,
     "_cuKernelGetAttribute": 4, "_cudaFuncSetAttribute": 3,
-    "_cudaKernelSetAttributeForDevice": 4, "_cudaMemsetAsync": 4, "_cudaMemcpyAsync": 5,
+    "_cudaKernelSetAttributeForDevice": 4, "_cudaSetDevice": 1,
+    "cuda_dialect_init_library_once": 4, "cuda_dialect_unload_library_once": 1,
+    "_cudaMemsetAsync": 4, "_cudaMemcpyAsync": 5,
 }  # fmt: skip
 """The functions of the DSL's runtime library that its host code calls, and their parameters."""
 
@@ -105,7 +110,6 @@ class _Runtime:
         patches: contextlib.ExitStack,
     ) -> None:
         self._current, self._folder, self._patches = current, folder, patches
-        self._kernels: list[tuple[str, str]] = []
         self._error: BaseException | None = None
         loaded = ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
         self._calls = []
@@ -120,11 +124,10 @@ class _Runtime:
 
         def caught(*arguments: Any) -> int:
             try:
-                call(*arguments)
+                return call(*arguments) or 0
             except BaseException as error:
                 self._error = error
                 return _LAUNCH_FAILURE
-            return 0
 
         return caught
 
@@ -142,14 +145,41 @@ class _Runtime:
 
         return raising
 
+    def raise_own(self) -> None:
+        """Let the DSL, and tvm-ffi, raise what was raised here, as far as they are imported."""
+        jit = sys.modules.get("cutlass.base_dsl.jit_executor")
+        if jit and jit.JitExecutor.run_compiled_program.__qualname__.startswith("JitExecutor"):
+            raising = self._raising(jit.JitExecutor.run_compiled_program)
+            self._patches.enter_context(
+                mock.patch.object(jit.JitExecutor, "run_compiled_program", raising)
+            )
+        kinds = getattr(sys.modules.get("tvm_ffi.core"), "ERROR_NAME_TO_TYPE", {})
+        if (own := kinds.get(_STATUS)) is not None and own.__module__ != __name__:
+            raised = type(_STATUS, (), {"__new__": lambda _, text: self._taken() or own(text)})
+            self._patches.enter_context(mock.patch.dict(kinds, {_STATUS: raised}))
+
+    def _taken(self) -> BaseException | None:
+        """What was raised here since the last time."""
+        error, self._error = self._error, None
+        return error
+
     def _cudaLibraryLoadData(self, library: int, *_: Any) -> None:
         ctypes.c_void_p.from_address(library).value = 1
-        executor = sys.modules["cutlass.base_dsl.jit_executor"].JitExecutor
-        if executor.run_compiled_program.__qualname__.startswith("JitExecutor"):
-            raising = self._raising(executor.run_compiled_program)
-            self._patches.enter_context(
-                mock.patch.object(executor, "run_compiled_program", raising)
-            )
+        self.raise_own()
+
+    def cuda_dialect_init_library_once(self, state: int, init: int, load: int, fail: int) -> int:
+        held = ctypes.c_void_p.from_address(state)
+        if not held.value:
+            at = ctypes.byref(library := ctypes.c_void_p())
+            pointer, number = ctypes.c_void_p, ctypes.c_int
+            status: int = ctypes.CFUNCTYPE(number, pointer)(init)(at)
+            status = status or ctypes.CFUNCTYPE(number, pointer, number)(load)(at, 0)
+            if status:
+                told = f"CUDA Error Code: {status}".encode()
+                ctypes.CFUNCTYPE(None, *[ctypes.c_char_p] * 2)(fail)(_STATUS.encode(), told)
+                return status
+            held.value = library.value
+        return 0
 
     def _cudaLibraryGetKernel(self, kernel: int, library: int, name: int) -> None:
         called = ctypes.string_at(name).decode()
@@ -158,8 +188,8 @@ class _Runtime:
         ptx = next((text for text in map(Path.read_text, newest) if entry.search(text)), None)
         if ptx is None:
             raise LaunchError(f"the DSL has kept no PTX of {called}")
-        self._kernels.append((called, ptx))
-        ctypes.c_void_p.from_address(kernel).value = len(self._kernels)
+        _kernels.append((called, ptx))
+        ctypes.c_void_p.from_address(kernel).value = len(_kernels)
 
     def _cudaGetDevice(self, device: int) -> None:
         ctypes.c_int.from_address(device).value = 0
@@ -175,10 +205,11 @@ class _Runtime:
     def _cuKernelGetAttribute(self, value: int, *_: Any) -> None:
         ctypes.c_int.from_address(value).value = 0  # static shared memory: the PTX says it
 
-    def _cudaFuncSetAttribute(self, *_: Any) -> None:
-        """What it allows is allowed."""
+    def _nothing(self, *_: Any) -> None:
+        """What it allows is allowed; there is one device; nothing is held."""
 
-    _cudaKernelSetAttributeForDevice = _cudaFuncSetAttribute
+    _cudaFuncSetAttribute = _cudaKernelSetAttributeForDevice = _cudaSetDevice = _nothing
+    cuda_dialect_unload_library_once = _nothing
 
     def _cudaMemsetAsync(self, to: int, value: int, size: int, _: Any) -> None:
         ctypes.memset(to, value or 0, size or 0)
@@ -188,7 +219,7 @@ class _Runtime:
 
     def _cudaLaunchKernelEx(self, configuration: int, kernel: int, arguments: int) -> None:
         gpu, told = self._current(), _Configuration.from_address(configuration)
-        name, ptx = self._kernels[kernel - 1]
+        name, ptx = _kernels[kernel - 1]
         program = gpu.program(ptx, name)
         if program.arch != gpu.arch:
             raise LaunchError(
@@ -267,6 +298,8 @@ def _answers(current: Callable[[], Any]) -> Iterator[tuple[Any, str, Any]]:
         yield runtime, name, lambda *_: (good,)
 
 
+_kernels: list[tuple[str, str]] = []
+"""Name and PTX of each kernel that was loaded: compiled functions outlive the emulated GPU."""
 _runtimes: list[_Runtime] = []
 """All that there were: kernels that the DSL has compiled may still call them."""
 
@@ -314,18 +347,21 @@ def cute_dsl(current: Callable[[], Any]) -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = built[1].parent  # of the process, as the DSL asks once where to keep PTX
         _runtimes.append(_Runtime(current, built[1], folder, stack))
+        _runtimes[-1].raise_own()
         (home,) = found.submodule_search_locations
         own = sorted(Path(home).glob("cu*/lib/libcute_dsl_runtime.so"))[-1:]
         libraries = os.pathsep.join(map(str, [built[1], *own]))
         environment = {
             "CUTE_DSL_ARCH": str(compiled_for(current().arch)), "CUTE_DSL_KEEP": "ptx",
             "CUTE_DSL_DUMP_DIR": str(folder), "CUTE_DSL_LINEINFO": "1", "CUTE_DSL_LIBS": libraries,
+            "QUACK_CACHE_ENABLED": "0",  # what it keeps on disk is without PTX
         }  # fmt: skip
         stack.enter_context(mock.patch.dict(os.environ, environment))
         for module, name, answer in _answers(current):
             stack.enter_context(mock.patch.object(module, name, answer))
+        stack.enter_context(on_device())
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "Cache is disabled as user wants to generate PTX")
         yield

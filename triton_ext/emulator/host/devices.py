@@ -270,11 +270,7 @@ class EmulatedGpus:
 
     def wait(self, flag: Any, value: int = 1, *, stream: int = 0) -> None:
         """Let a stream of copies wait until a flag is at least `value`, as ``cuStreamWaitValue``
-        does, with an acquire at the scope of the system.
-
-        Args:
-            flag: a tensor of one integer.
-        """
+        does, with an acquire at the scope of the system. `flag`: a tensor of one integer."""
         engine = self._engine(self.current, stream)
         memory, first, _ = self._flag(flag, value)
         step = Step(
@@ -298,10 +294,7 @@ class EmulatedGpus:
 
     def _operand(self, name: str, tensor: Any) -> tuple[Allocation, int, int]:
         """The memory that a tensor is in, from now on remembered, where in it, and its bytes.
-
-        Raises:
-            LaunchError, MemoryFault: see `copy`.
-        """
+        Raises LaunchError, MemoryFault: see `copy`."""
         found = allocation(tensor, name)
         if found is None or not hasattr(tensor, "untyped_storage") or not tensor.is_contiguous():
             raise LaunchError(f"{name}: must be a contiguous tensor")
@@ -319,10 +312,7 @@ class EmulatedGpus:
 
     def admit(self, device: int, memory: GlobalMemory) -> None:
         """Let a launch reach what is open to all; and its arguments, if they are its device's.
-
-        Raises:
-            MemoryFault: an argument is another device's.
-        """
+        Raises MemoryFault: an argument is another device's."""
         for found in memory.allocations:
             self._claim(found, device)
         for each in self._open:

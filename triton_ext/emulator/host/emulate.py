@@ -35,11 +35,8 @@ def emulated_gpus(
     timeout: float | None = None,
     **settings: Any,
 ) -> list[EmulatedGpu]:
-    """The GPUs that `emulate` enters, of its arguments; `settings` are those not named here.
-
-    Raises:
-        LayoutError, LaunchError: see `emulate`.
-    """
+    """The GPUs that `emulate` enters, of its arguments; `settings` are those not named here. Raises
+    LayoutError, LaunchError: see `emulate`."""
     limits, arch = Limits(max_steps, timeout), target_number(arch)
     schedule = settings.get("schedule", "eager")
     clock = None if time in (None, False) else clock_of(time, arch, values)

@@ -32,12 +32,8 @@ class _Entered:
         gpu: EmulatedGpu | EmulatedGpus,
         driver: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> Iterator[None]:
-        """Within it `gpu` is entered.
-
-        Args:
-            driver: installs Triton's driver for emulated GPUs. The first one to enter does so, the
-                last one to leave ends it.
-        """
+        """Within it `gpu` is entered. `driver`: installs Triton's driver for emulated GPUs. The
+        first one to enter does so, the last one to leave ends it."""
         entry = threading.get_ident(), gpu
         with self._lock:
             if not self._all:
@@ -56,11 +52,7 @@ entered = _Entered()
 
 
 def current_gpu() -> EmulatedGpu:
-    """The emulated GPU that this thread entered last.
-
-    Raises:
-        LaunchError: none is entered.
-    """
+    """The emulated GPU that this thread entered last. Raises LaunchError: none is entered."""
     gpu = entered.current()
     if gpu is None:
         raise LaunchError("no emulated GPU is active: `with triton_ext.emulate(...)` is left")

@@ -46,10 +46,7 @@ class Emulation:
     @classmethod
     def parse(cls, text: str) -> Emulation:
         """Read ``sm_100`` or ``sm_100{schedule=random seed=7}``: MLIR's notation, as of passes.
-
-        Raises:
-            LayoutError: another notation, architecture or option, or an illegal value.
-        """
+        Raises LayoutError: another notation, architecture or option, or an illegal value."""
         match = _NOTATION.fullmatch(text)
         if match is None:
             rule = "must be a GPU, perhaps with options: sm_100{schedule=random seed=7}"

@@ -16,12 +16,7 @@ from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.reachable import tensor_memory
 from triton_ext.emulator.host.scalars import is_number, scalar_bytes
-from triton_ext.emulator.host.scheduling import (
-    check_schedules,
-    scheduled,
-    start,
-    unexplained,
-)
+from triton_ext.emulator.host.scheduling import check_schedules, scheduled, start, unexplained
 from triton_ext.emulator.host.warned import warn_of
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine
@@ -64,15 +59,11 @@ def _triple(name: str, value: Any, most: Sequence[int]) -> tuple[int, int, int]:
 
 def allocation(value: Any, name: str) -> Allocation | None:
     """The memory of a numpy array or a torch CPU tensor, without a copy; None if it is neither.
-
-    Raises:
-        LaunchError: its elements do not lie one after the other in the host's memory.
-    """
+    Raises LaunchError: its elements do not lie one after the other in the host's memory."""
     if hasattr(value, "untyped_storage"):
         if value.device.type != "cpu":
-            raise LaunchError(
-                f"{name}: a tensor on {value.device}; the emulated GPU's memory is the host's"
-            )
+            why = f"{name}: a tensor on {value.device}; the emulated GPU's memory is the host's"
+            raise LaunchError(why)
         try:
             return tensor_memory(value, name) or Allocation(value.data_ptr(), 0, host_bytes(0, 0))
         except (RuntimeError, TypeError) as error:  # a sparse one, say
@@ -108,17 +99,15 @@ def pack_arguments(
     if not isinstance(args, (list, tuple)):
         raise LaunchError(f"args = {args!r}: must be a list, with a value for each parameter")
     if len(args) != len(parameters):
-        raise LaunchError(
-            f"{len(args)} arguments for the {len(parameters)} parameters of {program.kernel.name}"
-        )
+        why = f"{len(args)} arguments for the {len(parameters)} parameters of {program.kernel.name}"
+        raise LaunchError(why)
     space = bytearray(program.storage.parameter_bytes)
     for value, symbol, name in zip(args, parameters, names, strict=True):
         variable = symbol.variable
         data = _argument_bytes(value, variable, memory, name)
         if len(data) != variable.bytes:
-            raise LaunchError(
-                f"argument {variable.name}: {len(data)} bytes for a parameter of {variable.bytes}"
-            )
+            why = f"argument {variable.name}: {len(data)} bytes for a parameter of {variable.bytes}"
+            raise LaunchError(why)
         space[symbol.offset : symbol.offset + len(data)] = data
     return bytes(space)
 
@@ -190,7 +179,10 @@ def _initial(part: str, variable: Variable, addresses: Mapping[str, int]) -> Any
     except ValueError as error:
         raise LaunchError(f"variable {variable.name}: {error}") from None
     if value is None:
-        raise LaunchError(f"variable {variable.name}: initializer {part!r} is not a number")
+        raise LaunchError(
+            f"variable {variable.name}: initializer {part!r} is neither a number nor a variable"
+            " (addresses of functions, and indirect calls, are not modelled)"
+        )
     return value
 
 
@@ -280,11 +272,8 @@ def _fresh(storage: Storage, memory: GlobalMemory) -> dict[str, int]:
 
 
 def register_buffers(memory: GlobalMemory, buffers: Any) -> None:
-    """Let a launch reach arrays and tensors that are no arguments.
-
-    Raises:
-        LaunchError: not a list of them.
-    """
+    """Let a launch reach arrays and tensors that are no arguments. Raises LaunchError: not a list
+    of them."""
     if not isinstance(buffers, (list, tuple)):
         raise LaunchError(f"buffers = {buffers!r}: must be a list of arrays and tensors")
     for number, buffer in enumerate(buffers):

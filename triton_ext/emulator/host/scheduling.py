@@ -43,9 +43,8 @@ def check_schedules(
     if schedules is None:
         return
     if schedule != "eager":
-        raise LaunchError(
-            f"schedule = {schedule!s}: schedules='all' judges by the eager one; leave it out"
-        )
+        why = f"schedule = {schedule!s}: schedules='all' judges by the eager one; leave it out"
+        raise LaunchError(why)
     for name, given in others.items():
         if given:
             raise LaunchError(f"schedules='all' judges one launch of one GPU: leave {name} out")

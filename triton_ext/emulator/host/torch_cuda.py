@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import numpy as np
@@ -67,21 +67,40 @@ class Redirected(TorchFunctionMode):
         return as_on_device(result, func, args) if "cutlass" in sys.modules else result
 
 
+def _redirected(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function in which `Redirected` is on, whoever calls it."""
+
+    @functools.wraps(function)
+    def within(*args: Any, **options: Any) -> Any:
+        with Redirected():
+            return function(*args, **options)
+
+    return within
+
+
 def _start_redirected(start: Callable[[threading.Thread], None]) -> Callable[..., None]:
     """``threading.Thread.start``, for threads in which `Redirected` is on, too."""
 
     @functools.wraps(start)
     def redirected(thread: threading.Thread) -> None:
-        run = thread.run
-
-        def within() -> None:
-            with Redirected():
-                run()
-
-        thread.run = within  # type: ignore[method-assign]
+        thread.run = _redirected(thread.run)  # type: ignore[method-assign]
         start(thread)
 
     return redirected
+
+
+def _registered_on_host(register: Callable[..., Any]) -> Callable[..., Any]:
+    """``CustomOpDef.register_kernel``, which takes CUDA's kernels for the host's."""
+
+    @functools.wraps(register)
+    def registered(operator: Any, types: Any, function: Any = None) -> Any:
+        if function is None:
+            return functools.partial(registered, operator, types)
+        types = [types] if isinstance(types, str) else types
+        types = types and [str(_on_host(each)) for each in types]
+        return register(operator, types, _redirected(function))
+
+    return registered
 
 
 _EMPTY = (
@@ -217,6 +236,14 @@ def cuda_on_the_host(current: Callable[[], Any]) -> Iterator[None]:
             _patches.enter_context(mock.patch.object(torch.cpu, "set_stream", create=True))
             start = _start_redirected(threading.Thread.start)
             _patches.enter_context(mock.patch.object(threading.Thread, "start", start))
+            # torch leaves the mode while it runs a function, also one that runs Python's functions
+            library, autograd = cast("Any", torch.library), cast("Any", torch.autograd)
+            for owner, name, wrapper in (
+                (library.CustomOpDef, "register_kernel", _registered_on_host),
+                (autograd, "_engine_run_backward", _redirected),
+            ):
+                wrapped = wrapper(getattr(owner, name))
+                _patches.enter_context(mock.patch.object(owner, name, wrapped))
             _patches.enter_context(benchmarks_count(current))
             _patches.enter_context(cute_dsl(current))
     try:

@@ -12,11 +12,7 @@ from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.evidence import DOCUMENT, SILICON
 from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
-from triton_ext.emulator.errors import (
-    DescriptorFault,
-    MemoryFault,
-    UnsupportedInstruction,
-)
+from triton_ext.emulator.errors import DescriptorFault, MemoryFault, UnsupportedInstruction
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import MBarrier
 from triton_ext.emulator.state.block import Cta
@@ -129,11 +125,8 @@ def _copy_out(
     cta: Cta, lane: Lanes, thread: int, read: Callable[[Clock, int], Bytes],
     write: Callable[[Bytes, By | None], None], scope: int
 ) -> None:  # fmt: skip
-    """Issue a copy out of shared memory: it reads, and some time later writes.
-
-    Args:
-        scope: that of a reduction; 0 for a copy.
-    """
+    """Issue a copy out of shared memory: it reads, and some time later writes. `scope`: that of a
+    reduction; 0 for a copy."""
     clocks = cta.cluster.clocks
     clock = clocks.snapshot(cta.agents(lane))
     queue = ("bulk group", cta.index, thread)

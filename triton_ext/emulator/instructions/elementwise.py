@@ -145,11 +145,8 @@ class Row:
         return self.operands.partition(" = ")[2].split(", ")
 
     def form(self, opcode: str, parts: Sequence[str], number: int) -> Variant | None:
-        """What an instruction says if it fits: its name, the rest of its opcode.
-
-        Args:
-            number: how many operands it has.
-        """
+        """What an instruction says if it fits: its name, the rest of its opcode. `number`: how many
+        operands it has."""
         if not self.known.issuperset(parts):
             return None
         if number != 1 + len(self.sources) - self.sources.count("cc"):
@@ -198,9 +195,8 @@ def _decoder(opcode: str, rows: Sequence[Row]) -> Decoder:
         for part in modifiers.parts:
             if not any(part in row.known for row in rows):
                 raise UnsupportedInstruction(f"modifier .{part} is not modelled", at)
-        raise UnsupportedInstruction(
-            f"{opcode} has no form with these modifiers, types and number of operands", at
-        )
+        why = f"{opcode} has no form with these modifiers, types and number of operands"
+        raise UnsupportedInstruction(why, at)
 
     return decode
 

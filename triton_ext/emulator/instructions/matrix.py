@@ -15,11 +15,7 @@ from numpy.typing import NDArray
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.evidence import REFUSED, SILICON
 from triton_ext.emulator.decode.flow import Flow, handled, origins_of
-from triton_ext.emulator.decode.fragments import (
-    RegisterRows,
-    to_matrices,
-    to_registers,
-)
+from triton_ext.emulator.decode.fragments import RegisterRows, to_matrices, to_registers
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import UnsupportedInstruction

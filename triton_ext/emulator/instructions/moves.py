@@ -32,7 +32,7 @@ from triton_ext.emulator.state.memory import (
 from triton_ext.emulator.state.types import DTYPES, bits_of
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins, UnwrittenLoad
 from triton_ext.emulator.units import accessors, memory_order
-from triton_ext.emulator.units.mbarriers import mismatches
+from triton_ext.emulator.units.mbarriers import causes
 from triton_ext.ptx.parse import Instruction
 
 _SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "const",
@@ -244,7 +244,7 @@ def note_unwritten_load(
     def where(thread: int) -> str:
         return cta.describe(slice(thread, thread + 1))
 
-    load = UnwrittenLoad(cta.instruction, places, text, where, mismatches(cta))
+    load = UnwrittenLoad(cta.instruction, places, text, where, causes(cta, lanes, unwritten=True))
     return cta.undefined.loads.add(cta.rank, lane_sets.indices(lanes), load)
 
 

@@ -37,19 +37,10 @@ from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
 from triton_ext.emulator.units.floats import extreme
 from triton_ext.emulator.units.reductions import INTEGER
-from triton_ext.emulator.units.tensor_core import (
-    check_thread_sync,
-    same_in_warp,
-    tensor_core,
-)
+from triton_ext.emulator.units.tensor_core import check_thread_sync, same_in_warp, tensor_core
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.hardware.tensor_memory import (
-    MOST_COLUMNS,
-    TMEM_LANES,
-    WARP_LANES,
-    WARPGROUP_WARPS,
-)
+from triton_ext.hardware.tensor_memory import MOST_COLUMNS, TMEM_LANES, WARP_LANES, WARPGROUP_WARPS
 from triton_ext.ptx.forms import Tcgen05Order, TensorMemoryAccess
 from triton_ext.ptx.parse import Instruction, immediate
 
@@ -69,9 +60,8 @@ def _decode(at: Instruction, modifiers: Modifiers) -> tuple[TensorMemoryAccess, 
     except LayoutError as error:
         raise UnsupportedInstruction(str(error), at) from None
     if len(form.registers) != len(named.offsets):
-        raise UnsupportedInstruction(
-            f"{len(form.registers)} registers; the shape has {len(named.offsets)}", at
-        )
+        why = f"{len(form.registers)} registers; the shape has {len(named.offsets)}"
+        raise UnsupportedInstruction(why, at)
     return form, named
 
 

@@ -9,11 +9,7 @@ from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.evidence import KERNELS
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
-from triton_ext.emulator.errors import (
-    EmulationError,
-    SynchronizationFault,
-    TensorMemoryFault,
-)
+from triton_ext.emulator.errors import EmulationError, SynchronizationFault, TensorMemoryFault
 from triton_ext.emulator.instructions.moves import store_bytes
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
@@ -21,12 +17,7 @@ from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.leniencies import RELAXED_BARRIER
 from triton_ext.emulator.state.tensor_memory import TensorMemory
 from triton_ext.emulator.units.mbarriers import low_words
-from triton_ext.emulator.units.tensor_core import (
-    blocks_of,
-    same_in_warp,
-    tensor_core,
-    use_group,
-)
+from triton_ext.emulator.units.tensor_core import blocks_of, same_in_warp, tensor_core, use_group
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.tensor_memory import check_allocation
@@ -41,9 +32,8 @@ def _checked_columns(cta: Cta, columns: int, group: int, exclusive: bool) -> Non
     except LayoutError as error:
         raise TensorMemoryFault(f"{columns} columns: {error.rule}") from None
     if core.memory.relinquished:
-        raise TensorMemoryFault(
-            "tcgen05.alloc, after the block executed tcgen05.relinquish_alloc_permit"
-        )
+        why = "tcgen05.alloc, after the block executed tcgen05.relinquish_alloc_permit"
+        raise TensorMemoryFault(why)
     if columns > core.memory.smallest:
         raise TensorMemoryFault(
             f"tcgen05.alloc of {columns} columns, after one of {core.memory.smallest}: the numbers"

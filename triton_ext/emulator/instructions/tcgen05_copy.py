@@ -16,11 +16,7 @@ from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import SHARED_BASE
 from triton_ext.emulator.state.tensor_memory import Cells, stamp
 from triton_ext.emulator.state.tensor_memory_cells import copy_lanes
-from triton_ext.emulator.units.operand_matrix import (
-    chunk_addresses,
-    descriptor_of,
-    unpack_codes,
-)
+from triton_ext.emulator.units.operand_matrix import chunk_addresses, descriptor_of, unpack_codes
 from triton_ext.emulator.units.tensor_core import UNIT, blocks_of, issue, tensor_core
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import WARP_LANES
@@ -44,9 +40,8 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     except LayoutError as error:
         raise UnsupportedInstruction(str(error), at) from None
     if form.source_format not in ("", "b6x16_p32"):
-        raise UnsupportedInstruction(
-            "of the decompressing copies, .b8x16.b6x16_p32 alone is modelled", at
-        )
+        why = "of the decompressing copies, .b8x16.b6x16_p32 alone is modelled"
+        raise UnsupportedInstruction(why, at)
     address = operands.address(form.address, at)
     descriptor = operands.reader(form.descriptor, "u64", at)
     lanes_written, rows = copy_lanes(name, form.multicast)
@@ -63,9 +58,8 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def _issue_copy(cta: Cta, thread: int, target: int, source: int) -> None:
         lane, column = target >> 16, target & 0xFFFF
         if lane not in shape.first_lanes:
-            raise TensorMemoryFault(
-                f"tcgen05.cp.{name} at lane {lane}: its rows would leave tensor memory"
-            )
+            why = f"tcgen05.cp.{name} at lane {lane}: its rows would leave tensor memory"
+            raise TensorMemoryFault(why)
         wanted = descriptor_of(cta, thread, source)
         offsets = chunk_addresses(wanted, shape.rows, shape.bits // 8, 8, "K")
         unit = cta.unit_agent(UNIT)
@@ -116,9 +110,8 @@ def shift(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def _issue_shift(cta: Cta, thread: int, target: int) -> None:
         lane, column = target >> 16, target & 0xFFFF
         if lane % WARP_LANES or lane >= 4 * WARP_LANES:
-            raise TensorMemoryFault(
-                f"tcgen05.shift at lane {lane}: the address must name a multiple of {WARP_LANES}"
-            )
+            why = f"tcgen05.shift at lane {lane}: the address must name a multiple of {WARP_LANES}"
+            raise TensorMemoryFault(why)
         columns = slice(column, column + SHIFT_COLUMNS)
         source = (slice(lane, lane + SHIFT_LANES), columns)
         target_cells = (slice(lane, lane + SHIFT_LANES - 1), columns)

@@ -14,11 +14,7 @@ from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.evidence import KERNELS
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
-from triton_ext.emulator.errors import (
-    DescriptorFault,
-    TensorMemoryFault,
-    UnsupportedInstruction,
-)
+from triton_ext.emulator.errors import DescriptorFault, TensorMemoryFault, UnsupportedInstruction
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
@@ -162,9 +158,8 @@ def _scale_input_d(at: Instruction, form: Tcgen05Product) -> int:
         return 0
     found = immediate(form.scale_input_d)
     if found is None or not 0 <= found <= MAX_SCALE_D or form.kind not in _SCALABLE:
-        raise UnsupportedInstruction(
-            f"scale-input-d is a number from 0 to {MAX_SCALE_D}, for kinds f16 and tf32", at
-        )
+        why = f"scale-input-d is a number from 0 to {MAX_SCALE_D}, for kinds f16 and tf32"
+        raise UnsupportedInstruction(why, at)
     return found
 
 
@@ -436,9 +431,8 @@ class _Product:
         """
         address &= 0x3FFFFFFF
         if address >> 16:
-            raise TensorMemoryFault(
-                f"the scale factors of {name} are at lane {address >> 16}; they must be at lane 0"
-            )
+            why = f"the scale factors of {name} are at lane {address >> 16}; they must be at lane 0"
+            raise TensorMemoryFault(why)
         first = address & 0xFFFF
         what = f"tcgen05.mma, as scale factors of {name},"
         memory.check_allocated(first, factors.span(rows), what)

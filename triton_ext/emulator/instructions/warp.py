@@ -178,11 +178,8 @@ def _by_members(
     execute: Callable[[Cta, Lanes, Rows, Array], None],
     quick: Callable[[Cta, Lanes], None] | None = None,
 ) -> Run:
-    """`execute` for the lanes whose masks are complete.
-
-    Args:
-        quick: does the same where the lanes are consecutive whole warps, all of them members.
-    """
+    """`execute` for the lanes whose masks are complete. `quick`: does the same where the lanes are
+    consecutive whole warps, all of them members."""
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
         if quick is not None and _whole_warps(lanes):
@@ -285,11 +282,8 @@ def shuffle(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
 
 def _leave_undefined(cta: Cta, lanes: Lanes, target: Register, asked: Array) -> None:
-    """Lanes have asked for the value of one that does not take part.
-
-    Args:
-        asked: (lanes,): for which; -1 if that one takes part.
-    """
+    """Lanes have asked for the value of one that does not take part. `asked`: (lanes,): for which;
+    -1 if that one takes part."""
     places = np.zeros(cta.threads, np.int64)
     places[lanes] = asked
     origins = note_unwritten_load(cta, lanes, places, _absent_lane)

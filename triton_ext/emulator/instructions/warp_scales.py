@@ -90,10 +90,7 @@ class WarpScales:
         cls, operands: Operands, at: Instruction, kind: str, vector: str, scale_type: str
     ) -> WarpScales:
         """The scales of an instruction: operands 4 to 7 are scale-data and {byte-id, thread-id}.
-
-        Raises:
-            UnsupportedInstruction: kind, vector and type do not go together.
-        """
+        Raises UnsupportedInstruction: kind, vector and type do not go together."""
         (m, n, _), types = KINDS[kind]
         count = types.get(scale_type, {}).get(vector)
         if count is None or len(at.operands) != 8:

@@ -139,11 +139,7 @@ def _check_modelled(at: Instruction, form: WgmmaProduct) -> None:
 
 
 def _common(values: NDArray[Any], what: str) -> Any:
-    """The value that all threads of a warpgroup have.
-
-    Raises:
-        DescriptorFault: they differ.
-    """
+    """The value that all threads of a warpgroup have. Raises DescriptorFault: they differ."""
     flat = values.reshape(-1)
     if (flat != flat[0]).any():
         other = int(flat[flat != flat[0]][0])

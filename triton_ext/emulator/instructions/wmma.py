@@ -34,11 +34,7 @@ from triton_ext.emulator.units.matrix_product import (
 )
 from triton_ext.emulator.units.tensor_core import same_in_warp
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.hardware.register_fragments import (
-    Fragment,
-    accumulator_fragment,
-    operand_fragment,
-)
+from triton_ext.hardware.register_fragments import Fragment, accumulator_fragment, operand_fragment
 from triton_ext.ptx.parse import Instruction
 
 _Shape = tuple[int, int, int]
@@ -210,9 +206,8 @@ def _moved(modifiers: Modifiers, role: str) -> tuple[str, _Shape, str, str]:
     legal = _ADDENDS if role == "d" else _SHAPES
     type_name = modifiers.one_of(legal)
     if not shape or shape not in legal.get(type_name, ()):
-        raise UnsupportedInstruction(
-            "a matrix of this type and shape is not modelled", modifiers.instruction
-        )
+        why = "a matrix of this type and shape is not modelled"
+        raise UnsupportedInstruction(why, modifiers.instruction)
     return layout, _SIZES[shape], space, type_name
 
 

@@ -34,7 +34,7 @@ from triton_ext.emulator.state.leniencies import Taken
 from triton_ext.emulator.state.lockstep import Lockstep
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.units.global_order import GlobalOrder
-from triton_ext.emulator.units.mbarriers import check_complete, check_others, mismatches
+from triton_ext.emulator.units.mbarriers import causes, check_complete, check_others
 from triton_ext.emulator.units.tensor_core import check_freed
 from triton_ext.emulator.units.unawaited import check_awaited
 from triton_ext.hardware.architecture import Target
@@ -86,6 +86,8 @@ class Schedule:
         """Whether an operation that could be done now is done."""
         return self.name == "eager" or (self.name == "random" and self.random.random() < 0.3)
 
+    meets: bool = True
+    """Whether lanes of a warp that part at a branch meet at its end, as ptxas has it."""
     held: Callable[[Cta, Step, Lanes], Wait | Split | None] | None = None
     """Says whether lanes must not execute an instruction yet; None: they never must not."""
 
@@ -300,6 +302,7 @@ class Machine:
             or self.schedule.let_go()
             or (not done and self._time_out())
             or self._start_another()
+            or any(block.hurry() for block in self._blocks)
             or (done > 0 and not live.hung(self.steps))
         )
 
@@ -375,10 +378,13 @@ class Machine:
         numbers = [number for number in taken if number is not None]
         self.changes += 1
         cluster = Lockstep(self, numbers) if len(numbers) > 1 else Cluster(self, numbers[0])
-        choose, steps = self.schedule.choose, self.program.steps
-        held = self.schedule.held
+        schedule, observer = self.schedule, self.observer
+        meets = schedule.meets and not self.launch.checks.strict
         blocks = [
-            Fibers(cta, steps, choose, self._complete, self.observer, held) for cta in cluster.ctas
+            Fibers(
+                cta, self.program, schedule.choose, self._complete, observer, schedule.held, meets
+            )
+            for cta in cluster.ctas
         ]
         self._resident.append(_Resident(cluster, blocks))
 
@@ -462,8 +468,9 @@ class Machine:
             operation.perform()
         except EmulationError as error:
             error.instruction = error.instruction or operation.instruction
-            if isinstance(error, (SynchronizationFault, UninitializedRead)) and not error.where:
-                error.message += mismatches(operation.cta)
+            unwritten = isinstance(error, UninitializedRead)
+            if (unwritten or isinstance(error, SynchronizationFault)) and not error.where:
+                error.message += causes(operation.cta, operation.lanes, unwritten=unwritten)
             if isinstance(error, UninitializedRead) and error.role:
                 error.use = error.use or operation.instruction
                 error.used_where = error.used_where or operation.cta.describe(operation.lanes)

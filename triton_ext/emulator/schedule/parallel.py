@@ -57,11 +57,8 @@ def independent(program: Program, ignored: str = "-") -> bool:
 
 
 def execute(machine: Machine) -> None:
-    """Run a launch: its first cluster here, the rest in parallel if that is worth it.
-
-    Raises:
-        EmulationError: what the kernel does wrong.
-    """
+    """Run a launch: its first cluster here, the rest in parallel if that is worth it. Raises
+    EmulationError: what the kernel does wrong."""
     clusters = range(machine.launch.clusters)
     progress = _Progress(machine.program.kernel.name, len(clusters))
     machine.on_cluster = progress.advance

@@ -127,11 +127,7 @@ class Together:
 
     def leave(self, device: int, thread: int, error: BaseException | None) -> None:
         """It does no longer; the last one waits for the copies, and takes the failure, if there was
-        one, with it.
-
-        Args:
-            error: what it ended with: the others are stopped.
-        """
+        one, with it. `error`: what it ended with: the others are stopped."""
         with self._changed:
             if error is not None:
                 self._fail(device, error)
@@ -249,11 +245,8 @@ class Together:
             self._check(device)
 
     def meet(self, device: int, then: Callable[[], None]) -> None:
-        """Wait until each GPU has come here, and all copies are made.
-
-        Args:
-            then: done once, before they go on.
-        """
+        """Wait until each GPU has come here, and all copies are made. `then`: done once, before
+        they go on."""
         with self._changed:
             self._check(device)
             before = self._met
@@ -314,11 +307,7 @@ class Together:
     # ------------------------------------------------------------------------ turns
 
     def _turn(self, news: float) -> None:
-        """Let one launch run, or make a part of a copy.
-
-        Args:
-            news: when a thread came or went last.
-        """
+        """Let one launch run, or make a part of a copy. `news`: when a thread came or went last."""
         self._turns += 1
         live = [each for each in tuple(self._running) if not each.over]
         copying = [each for each in tuple(self.streams.values()) if each.ready]

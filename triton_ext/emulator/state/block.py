@@ -375,6 +375,7 @@ class Cta:
         instruction: the one that is being executed.
         polled: what each warp has asked for, and not got: in words, or a global address and what it
             held.
+        let_through: the last wait of a warp, and the mbarrier's name, if no phase was complete yet.
     """
 
     def __init__(self, cluster: Cluster, index: Index, rank: int) -> None:
@@ -419,6 +420,7 @@ class Cta:
         self.tensor_core: TensorCore | None = None
         self.instruction: Instruction | None = None
         self.polled: dict[int, str | tuple[int, bytes]] = {}
+        self.let_through: dict[int, tuple[Instruction, str]] = {}
 
     def _shared(self) -> SharedMemory:
         return SharedMemory(SHARED_BASE + self.launch.shared_bytes, self.cluster.clocks)

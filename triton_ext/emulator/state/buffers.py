@@ -152,11 +152,8 @@ class Buffer:
 
 
 def buffers_of(ttgir: str) -> tuple[Buffer, ...]:
-    """The allocations of a module to which Triton has given their places.
-
-    Raises:
-        LayoutError: the module cannot be read.
-    """
+    """The allocations of a module to which Triton has given their places. Raises LayoutError: the
+    module cannot be read."""
     module = MlirModule(ttgir)
     flow = MemoryFlow(module)
     found: list[Buffer] = []
@@ -202,11 +199,8 @@ _CELL = re.compile(r"tensor memory lane (\d+), column (\d+)")
 
 
 def named(message: str, buffers: Sequence[Buffer], base: int) -> str:
-    """A message with the names of the buffers behind its addresses.
-
-    Args:
-        base: where Triton's shared memory begins in a block's.
-    """
+    """A message with the names of the buffers behind its addresses. `base`: where Triton's shared
+    memory begins in a block's."""
 
     def shared(match: re.Match[str]) -> str:
         rank, offset = divmod(int(match[2], 16), 1 << RANK_SHIFT)

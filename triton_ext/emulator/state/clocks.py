@@ -168,10 +168,7 @@ class Clocks:
 
     def lanes_meet(self, agents: Agents, ordered: bool) -> None:
         """The lanes of these warps are in step: what one of them has done, the others see.
-
-        Args:
-            ordered: by an instruction that orders it, too.
-        """
+        `ordered`: by an instruction that orders it, too."""
         self.met[agents] = self.events
         if ordered:
             self.joined[agents] = self.events
@@ -184,10 +181,7 @@ class Clocks:
 
     def of_event(self, agents: Agents | int, event: int, *, fenced: bool = True) -> Clock:
         """The clock of a thread that has waited for one event of `agents`, and for nothing else.
-
-        Args:
-            fenced: the asynchronous proxy has seen the event, too.
-        """
+        `fenced`: the asynchronous proxy has seen the event, too."""
         clock = self.empty()
         clock.seen[agents] = event
         if fenced:
@@ -292,11 +286,8 @@ class Clocks:
                     arrival.released.setdefault(agent, event)
 
     def withhold(self, agents: Agents, at: Instruction, why: str) -> NDArray[np.int64]:
-        """An arrival of `agents` does not release what they have seen, which is returned.
-
-        Args:
-            why: what is wrong with it, and what would be right.
-        """
+        """An arrival of `agents` does not release what they have seen, which is returned. `why`:
+        what is wrong with it, and what would be right."""
         seen = self.snapshot(agents).seen
         self.withheld.append((seen, at, why))
         return seen
@@ -338,10 +329,7 @@ class Clocks:
 
     def published(self, agents: Agents, scope: int = 0) -> Clock:
         """What a relaxed arrival of `agents` releases: what was done before their last fence.
-
-        Args:
-            scope: only fences at least that wide count.
-        """
+        `scope`: only fences at least that wide count."""
         clock = self.empty()
         for agent in agents.tolist():
             for width, each in self._published.get(agent, {}).items():
@@ -350,11 +338,8 @@ class Clocks:
         return clock
 
     def observe(self, agents: Agents, clock: Clock, scope: int = 0) -> None:
-        """A relaxed wait of `agents` read this clock; their next fence acquires it.
-
-        Args:
-            scope: how wide that fence must be.
-        """
+        """A relaxed wait of `agents` read this clock; their next fence acquires it. `scope`: how
+        wide that fence must be."""
         for agent in agents.tolist():
             observed = self._observed.setdefault(agent, {})
             observed.setdefault(scope, self.empty()).absorb(clock)

@@ -65,11 +65,8 @@ def warps(lanes: Lanes) -> NDArray[np.intp]:
 
 
 def whole_warps(lanes: Lanes) -> NDArray[np.intp]:
-    """As `warps`, for an instruction that all threads of a warp must execute.
-
-    Raises:
-        ConvergenceFault: some threads of a warp are missing.
-    """
+    """As `warps`, for an instruction that all threads of a warp must execute. Raises
+    ConvergenceFault: some threads of a warp are missing."""
     found = warps(lanes)
     if count(lanes) != len(found) * WARP_THREADS:
         raise ConvergenceFault(

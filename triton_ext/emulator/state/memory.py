@@ -19,9 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import (
-    MemoryFault,
-)
+from triton_ext.emulator.errors import MemoryFault
 from triton_ext.hardware.architecture import CTA_ADDRESS_BITS
 
 Bytes = NDArray[np.uint8]
@@ -281,11 +279,8 @@ class GlobalMemory:
         self.allocations.insert(at, new)
 
     def locate(self, address: int, width: int = 1, *, writes: bool = False) -> Allocation:
-        """The allocation that holds `width` bytes at `address`.
-
-        Raises:
-            MemoryFault: there is none, or it is written and read-only.
-        """
+        """The allocation that holds `width` bytes at `address`. Raises MemoryFault: there is none,
+        or it is written and read-only."""
         found = self._known(address, width)
         if found is None and self.find is not None:
             for each in self.find(self, address):

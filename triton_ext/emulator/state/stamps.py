@@ -80,10 +80,7 @@ class Stamps:
 
     def get(self, offsets: NDArray[np.int64], width: int) -> Numbers:
         """The numbers of `width` bytes at each offset: (n, width), or (n, 1) if they are equal.
-
-        Args:
-            offsets: multiples of the width, which is 1, 2, 4, 8 or 16.
-        """
+        `offsets`: multiples of the width, which is 1, 2, 4, 8 or 16."""
         granules = offsets >> 4
         whole: Numbers = self.whole[granules][:, None]
         if not self._some_mixed:

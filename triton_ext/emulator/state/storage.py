@@ -86,11 +86,8 @@ def file_width(bits: int) -> int:
 
 
 def register_file(counts: dict[int, int], threads: int) -> dict[str, NDArray[Any]]:
-    """Zeroed registers, by type; the views of one width share their bytes.
-
-    Args:
-        counts: how many registers of each width.
-    """
+    """Zeroed registers, by type; the views of one width share their bytes. `counts`: how many
+    registers of each width."""
     files: dict[str, NDArray[Any]] = {"pred": np.zeros((counts.get(1, 0), threads), np.bool_)}
     for width, names in _FILES.items():
         unsigned = np.zeros((counts.get(width, 0), threads), f"u{width // 8}")

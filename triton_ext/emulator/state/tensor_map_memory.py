@@ -149,11 +149,8 @@ def encode(tensor_map: TensorMap | Im2colMap) -> bytes:
 
 @lru_cache(maxsize=4096)
 def decode(data: bytes) -> TensorMap | Im2colMap:
-    """The map that 128 bytes hold.
-
-    Raises:
-        DescriptorFault: they hold none, or fields that ``cuTensorMapEncodeTiled`` would refuse.
-    """
+    """The map that 128 bytes hold. Raises DescriptorFault: they hold none, or fields that
+    ``cuTensorMapEncodeTiled`` would refuse."""
     values = _unpack(data)
     if of_the_dsl(data):
         try:
@@ -172,9 +169,8 @@ def decode(data: bytes) -> TensorMap | Im2colMap:
         raise DescriptorFault(f"tensor map: element type {values[21]} is not defined")
     swizzle = SWIZZLES.get((values[23], values[24]))
     if swizzle is None:
-        raise DescriptorFault(
-            f"tensor map: swizzle mode {values[23]} with atomicity {values[24]} is not defined"
-        )
+        why = f"tensor map: swizzle mode {values[23]} with atomicity {values[24]} is not defined"
+        raise DescriptorFault(why)
     box = values[10 : 10 + rank]
     if values[_L2_PROMOTION] not in list(L2Promotion):
         raise DescriptorFault(f"tensor map: L2 promotion {values[_L2_PROMOTION]} is not defined")

@@ -17,11 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import (
-    SynchronizationFault,
-    TensorMemoryFault,
-    UninitializedRead,
-)
+from triton_ext.emulator.errors import SynchronizationFault, TensorMemoryFault, UninitializedRead
 from triton_ext.emulator.state.stamps import GRANULE, Numbers, Stamps
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
 from triton_ext.hardware.tensor_memory import ALLOCATION_UNIT, MOST_COLUMNS, TMEM_LANES
@@ -146,11 +142,8 @@ class TensorMemory:
 
     @staticmethod
     def free_column(allocated: NDArray[np.bool_], columns: int) -> int | None:
-        """The first column at which `columns` columns are free, or None.
-
-        Args:
-            allocated: of each column, whether it is taken.
-        """
+        """The first column at which `columns` columns are free, or None. `allocated`: of each
+        column, whether it is taken."""
         for first in range(0, len(allocated) - columns + 1, ALLOCATION_UNIT):
             if not allocated[first : first + columns].any():
                 return first
@@ -165,11 +158,7 @@ class TensorMemory:
         self.smallest = columns
 
     def find(self, address: int, columns: int, *, exclusive: bool = False) -> Allocation:
-        """The allocation that a tcgen05.dealloc names.
-
-        Raises:
-            TensorMemoryFault: it names none.
-        """
+        """The allocation that a tcgen05.dealloc names. Raises TensorMemoryFault: it names none."""
         found = self.allocations.get(address)
         if found is None or found.columns != columns:
             raise TensorMemoryFault(
@@ -266,11 +255,7 @@ class TensorMemory:
 
     def settled(self, cells: Cells, seen: Seen) -> bool:
         """Whether one event wrote all of the cells, and all readers have seen it; their values are
-        defined.
-
-        Args:
-            seen: (readers, agents of the cluster): what each has seen.
-        """
+        defined. `seen`: (readers, agents of the cluster): what each has seen."""
         here = self._stamps(self.written, cells)
         low = int(here.min())
         if self._origins is not None or low < 0 or low != int(here.max()):
@@ -283,11 +268,8 @@ class TensorMemory:
         return values
 
     def check_store(self, cells: Cells, seen: Seen, name: str, loaded: bool = False) -> None:
-        """Raise SynchronizationFault unless the writer has seen all that used the cells.
-
-        Args:
-            loaded: the writer has loaded the cells, and so has seen their last write.
-        """
+        """Raise SynchronizationFault unless the writer has seen all that used the cells. `loaded`:
+        the writer has loaded the cells, and so has seen their last write."""
         if not loaded:
             self._ordered(cells, "store", seen, f"written by {name}")
         self._ordered(cells, "load", seen, f"written by {name}")
@@ -325,10 +307,7 @@ class TensorMemory:
 
     def users(self, cells: Cells, fenced: Seen, *, writes: bool) -> list[tuple[int, int]]:
         """The agents, and their events, that have used cells last, and not before `fenced`.
-
-        Args:
-            writes: whether readers count, beside writers.
-        """
+        `writes`: whether readers count, beside writers."""
         found: set[int] = set()
         for table in (self.written, self.read)[: 1 + writes]:
             here = self._stamps(table, cells)
@@ -377,9 +356,8 @@ class TensorMemory:
         if low < 0 and needs_value:
             here = self._stamps(table, cells, each=True)
             lane, column = self._first(cells, here < 0)
-            raise UninitializedRead(
-                f"tensor memory lane {lane}, column {column} is {what}, and nothing wrote it"
-            )
+            why = f"tensor memory lane {lane}, column {column} is {what}, and nothing wrote it"
+            raise UninitializedRead(why)
         if low == high and low >> AGENT_BITS <= seen[low & AGENT_MASK]:
             return
         late = here >> AGENT_BITS > seen[here & AGENT_MASK]
@@ -406,6 +384,5 @@ class TensorMemory:
             why = "nothing waited for its completion (tcgen05.commit, then the mbarrier)"
         else:
             why = "nothing orders the two" + self.culprit(first & AGENT_MASK, first >> AGENT_BITS)
-        raise SynchronizationFault(
-            f"tensor memory lane {lane}, column {column} is {what}, and {verb} {name}: {why}"
-        )
+        why = f"tensor memory lane {lane}, column {column} is {what}, and {verb} {name}: {why}"
+        raise SynchronizationFault(why)

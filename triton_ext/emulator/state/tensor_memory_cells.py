@@ -111,11 +111,7 @@ class DataPath:
 
 @lru_cache(64)
 def data_path(m: int, group: int, weight_stationary: bool) -> DataPath:
-    """The lanes of an accumulator.
-
-    Raises:
-        LayoutError: no instruction has this M in this mode.
-    """
+    """The lanes of an accumulator. Raises LayoutError: no instruction has this M in this mode."""
     layout = data_path_layout(m, group, weight_stationary=weight_stationary)
     parts = layout.column_parts
     bases = layout.lane_bases(parts)  # with N = parts, a column is the number of the part

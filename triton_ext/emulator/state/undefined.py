@@ -74,11 +74,7 @@ class UnwrittenLoads:
         return 1 + number * self.threads + threads
 
     def fault(self, origin: int, role: str) -> UninitializedRead:
-        """The fault of a use.
-
-        Args:
-            role: what the value is used for.
-        """
+        """The fault of a use. `role`: what the value is used for."""
         number, thread = divmod(int(origin) - 1, self.threads)
         load = self._loads[number]
         message = load.text(int(load.places[thread])) + load.hint
@@ -114,11 +110,8 @@ class UndefinedRegisters:
         return functools.reduce(np.maximum, each) if each else None
 
     def put(self, register: Register, lanes: Lanes, origins: Origins | None) -> None:
-        """Give the value of a register its origins.
-
-        Args:
-            origins: (bytes, lanes), (lanes,) for all bytes, or None if it is defined.
-        """
+        """Give the value of a register its origins. `origins`: (bytes, lanes), (lanes,) for all
+        bytes, or None if it is defined."""
         table = self.registers.get(register)
         if origins is None or not origins.any():
             if table is not None:

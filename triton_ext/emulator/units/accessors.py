@@ -80,10 +80,7 @@ class By:
 
     def unordered(self, codes: Codes, agents: Agents, agents_each: int) -> NDArray[np.bool_]:
         """Which accesses, (lanes, bytes), nothing orders before this one of each lane's agent.
-
-        Args:
-            agents_each: agents of a block.
-        """
+        `agents_each`: agents of a block."""
         cluster, agent = codes >> CLUSTER_SHIFT, codes >> AGENT_SHIFT & (1 << AGENT_BITS) - 1
         event = codes >> SCOPE_BITS & (1 << EVENT_BITS) - 1
         clocks, history = self.clocks, self.order.history
@@ -179,11 +176,8 @@ def _by(cta: Cta, agents: Agents, event: int, scope: int, line: int) -> By | Non
 
 
 def threads(cta: Cta, lanes: Lanes, scope: int = 0) -> By | None:
-    """Threads that access global memory now; None if its order is not checked.
-
-    Args:
-        scope: of an atomic access.
-    """
+    """Threads that access global memory now; None if its order is not checked. `scope`: of an
+    atomic access."""
     if cta.machine.global_order is None:
         return None
     event = cta.cluster.clocks.tick(cta.agents(lanes))

@@ -54,12 +54,8 @@ class CopyStream(GlobalOrder):
         return merged(self._seen, {self._cluster: self._clocks.seen[0].copy()})
 
     def copy(self, target: Address, source: Address, size: int) -> None:
-        """Copy some bytes.
-
-        Raises:
-            SynchronizationFault: nothing orders it behind what wrote them, or before it what has
-                been read or written where they go.
-        """
+        """Copy some bytes. Raises SynchronizationFault: nothing orders it behind what wrote them,
+        or before it what has been read or written where they go."""
         (to, at), (origin, first) = target, source
         by = self._by(0)
         self._checked(lambda: by.read(origin, first, _ONE, size))

@@ -333,11 +333,8 @@ def _order(code: Array, of: Kind) -> Array:
 
 
 def extreme(a: Any, b: Any, kind: str, *, largest: bool, propagate: bool = False) -> Array:
-    """The smaller or larger of two, -0 below +0.
-
-    Args:
-        propagate: a NaN wins; else it loses to a number.
-    """
+    """The smaller or larger of two, -0 below +0. `propagate`: a NaN wins; else it loses to a
+    number."""
     if kind == "f32":
         quick = _EXTREMES[largest, propagate](a, b)
         if np.abs(quick).min() > 0:  # no NaN, and no zero whose sign could matter

@@ -134,11 +134,8 @@ class GlobalOrder:
     # ------------------------------------------------------------------- accesses
 
     def read(self, of: Allocation, first: int, offsets: Offsets, size: int, by: By) -> None:
-        """Rows of `size` bytes are read, each by one of the lanes.
-
-        Raises:
-            SynchronizationFault: nothing orders the read behind the last write.
-        """
+        """Rows of `size` bytes are read, each by one of the lanes. Raises SynchronizationFault:
+        nothing orders the read behind the last write."""
         if self._launch is not None and self._launch.checks.empty:
             _check_empty(of, first, offsets, size)
         if of.size > MOST_BYTES:
@@ -383,11 +380,8 @@ class GlobalOrder:
         ]
 
     def join(self, answers: Sequence[list[Kept]], allocations: Sequence[Allocation]) -> None:
-        """The forks have ended: did one write what another one has read?
-
-        Raises:
-            SynchronizationFault: it did. (Blocks that run in forks have nothing that orders them.)
-        """
+        """The forks have ended: did one write what another one has read? Raises
+        SynchronizationFault: it did. (Blocks that run in forks have nothing that orders them.)"""
         assert self._lock is not None
         os.close(self._lock)
         self._lock = None

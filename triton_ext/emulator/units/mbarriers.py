@@ -196,9 +196,14 @@ def arrives_from_afar(cta: Cta, address: int, agent: int, event: int) -> RemoteA
 
 
 def check_complete(cta: Cta) -> None:
-    """Raise BarrierFault if bytes are outstanding at a barrier of a block that has ended."""
+    """Raise BarrierFault if a barrier of a block that has ended got some bytes of a phase, but not
+    those that it expects.
+
+    To expect bytes and issue no copy is no error: producers do so when they wait, at their end, for
+    a stage to be empty (FlashAttention-4).
+    """
     for barrier in cta.mbarriers.values():
-        if barrier.tx:
+        if barrier.tx and barrier.tx != barrier.history.expected(barrier.phase):
             late = "bytes are expected that never arrived"
             extra = "bytes arrived that nothing expected (mbarrier.expect_tx)"
             raise BarrierFault(
@@ -234,6 +239,24 @@ def check_others(cta: Cta) -> None:
                 " other blocks (barrier.cluster) is missing at its end"
                 f"{cluster.clocks.culprit(agent, event)}"
             )
+
+
+def causes(cta: Cta, lanes: Lanes, *, unwritten: bool) -> str:
+    """What may be behind an access that is too early, in words; "" if that is not known.
+
+    Args:
+        unwritten: lanes read what nothing has written yet.
+    """
+    if unwritten:
+        for warp in lane_sets.warps(lanes).tolist():
+            if warp in cta.let_through:
+                at, name = cta.let_through[warp]
+                place = f"PTX line {at.line}" if at.source is None else at.source
+                return (
+                    f"; the last wait of warp {warp}, at {place}, was for parity 1 of {name}, which"
+                    " lets it through until its first phase is complete"
+                )
+    return mismatches(cta)
 
 
 def mismatches(cta: Cta) -> str:

@@ -138,11 +138,8 @@ def _check_layout(
     shared: SharedMemory, descriptor: SmemDescriptor, reading: Reading, bits: int, major: Major,
     type_name: str, name: str, written: Numbers | None
 ) -> list[Copied]:  # fmt: skip
-    """The copies by TMA that have brought an operand.
-
-    Raises:
-        LayoutFault: they brought another type, or another layout, than it is read in.
-    """
+    """The copies by TMA that have brought an operand. Raises LayoutFault: they brought another
+    type, or another layout, than it is read in."""
     start = descriptor.start_address
     copies = brought(shared, reading, start - start % SWIZZLE_PERIOD, written)
     for copied in copies.values():

@@ -205,13 +205,8 @@ def stale(copies: Iterable[Copied]) -> tuple[Copied, Copied] | None:
 
 
 def misplaced(copies: Mapping[bytes, Copied], reading: Reading, start: int) -> Misplaced | None:
-    """What shows that a tile which starts at `start` is not the one that TMA wrote there.
-
-    Args:
-        copies: those that have brought it: see `brought`.
-
-    None if the two agree, as far as one can know.
-    """
+    """What shows that a tile which starts at `start` is not the one that TMA wrote there. `copies`:
+    those that have brought it: see `brought`. None if the two agree, as far as one can know."""
     for mine, copied in copies.items():
         found = _first_misplaced(reading, copied.arrangement, start - copied.address, mine)
         if found is not None:

@@ -40,11 +40,8 @@ def _decrement(old: NDArray[Any], limit: NDArray[Any]) -> NDArray[Any]:
 
 
 def update(operation: str, kind: str) -> Combine:
-    """An operation on register values of a type; bf16 as its bits.
-
-    Raises:
-        KeyError: the type has no such operation.
-    """
+    """An operation on register values of a type; bf16 as its bits. Raises KeyError: the type has no
+    such operation."""
     if kind not in KINDS:
         functions: dict[str, Combine] = {**INTEGER, "inc": _increment, "dec": _decrement}
         return functions[operation]

@@ -73,9 +73,8 @@ def use_group(cta: Cta, group: int) -> TensorCore:
                 " tcgen05 instructions of a kernel must have the same"
             )
         if group == 2 and len(cta.cluster.ctas) % 2:
-            raise LaunchError(
-                f"cta_group::2 needs pairs of blocks; the cluster has {len(cta.cluster.ctas)}"
-            )
+            why = f"cta_group::2 needs pairs of blocks; the cluster has {len(cta.cluster.ctas)}"
+            raise LaunchError(why)
         core.group = group
     return core
 
@@ -89,11 +88,8 @@ def blocks_of(cta: Cta, group: int) -> list[Cta]:
 
 
 def same_in_warp(values: NDArray[Any], warps: int, what: str) -> NDArray[Any]:
-    """The value of each warp, (warps,), whose threads must agree.
-
-    Raises:
-        ConvergenceFault: they do not.
-    """
+    """The value of each warp, (warps,), whose threads must agree. Raises ConvergenceFault: they do
+    not."""
     rows = np.broadcast_to(values, warps * WARP_THREADS).reshape(warps, WARP_THREADS)
     first = rows[:, 0]
     if (rows != first[:, None]).any():

@@ -143,11 +143,8 @@ class Box:
 
 @lru_cache(maxsize=1024)
 def box_of(tensor_map: TensorMap, residue: int) -> Box:
-    """The geometry of a box whose address is `residue` modulo the swizzle's alignment.
-
-    Raises:
-        DescriptorFault: an interleaved tensor, which is not modelled.
-    """
+    """The geometry of a box whose address is `residue` modulo the swizzle's alignment. Raises
+    DescriptorFault: an interleaved tensor, which is not modelled."""
     if tensor_map.interleave != Interleave.NONE:
         raise DescriptorFault("interleaved tensor maps are not modelled")
     kind = tensor_map.data_type
@@ -230,9 +227,8 @@ class BoxCopy:
     ) -> None:
         rank = 2 if rows is not None else len(coordinates)
         if rank != tensor_map.rank:
-            raise DescriptorFault(
-                f"the instruction is for {rank} dimensions, the tensor map has {tensor_map.rank}"
-            )
+            why = f"the instruction is for {rank} dimensions, the tensor map has {tensor_map.rank}"
+            raise DescriptorFault(why)
         if rows is not None:
             if tensor_map.box_dims[1] != 1:
                 raise DescriptorFault(
@@ -345,11 +341,8 @@ class BoxCopy:
     def _lines(
         self, cta: Cta, part: Part, by: By | None, values: Bytes | None = None
     ) -> tuple[NDArray[Any] | None, Any]:
-        """For a box that is inside as a whole: 16-byte lines of memory, and those of the box.
-
-        Args:
-            by: who reads them, or writes `values` to them.
-        """
+        """For a box that is inside as a whole: 16-byte lines of memory, and those of the box. `by`:
+        who reads them, or writes `values` to them."""
         box = self.box
         if (
             box.gathered is None
@@ -422,11 +415,8 @@ class BoxCopy:
             )
 
     def write_global(self, cta: Cta, values: Bytes, by: By | None, combine: Any = None) -> None:
-        """Write what `read_shared` gave; elements outside of the tensor are left out.
-
-        Args:
-            combine: (old, new) elements -> elements, for a reduction.
-        """
+        """Write what `read_shared` gave; elements outside of the tensor are left out. `combine`:
+        (old, new) elements -> elements, for a reduction."""
         self._check_store()
         box, part = self.box, self._part()
         if part.empty:
@@ -464,11 +454,8 @@ class BoxCopy:
         self, cta: Cta, values: Bytes, clock: Any, unit: int, barrier: MBarrier,
         instruction: Instruction | None
     ) -> None:  # fmt: skip
-        """Put what `read_global` gave into a block's shared memory.
-
-        Args:
-            barrier: will be told of it.
-        """
+        """Put what `read_global` gave into a block's shared memory. `barrier`: will be told of
+        it."""
         box, shared = self.box, cta.shared
         if box.filled:
             shared.bulk_write(self.address, values, clock, unit, name="TMA")
@@ -484,11 +471,8 @@ class BoxCopy:
             note(shared, event, copied)
 
     def read_shared(self, cta: Cta, clock: Any, unit: int) -> Bytes:
-        """Take the box out of a block's shared memory; of what its tensor has not, zeros.
-
-        Raises:
-            LayoutFault: another copy put it there with another swizzle, and its rows were others.
-        """
+        """Take the box out of a block's shared memory; of what its tensor has not, zeros. Raises
+        LayoutFault: another copy put it there with another swizzle, and its rows were others."""
         box, part = self.box, self._part()
         if part.empty:
             return np.zeros((len(box.numbers), box.unit), np.uint8)

@@ -25,11 +25,7 @@ def shared(registers: frozenset[Register]) -> frozenset[Register]:
 
 
 def warpgroups(lanes: Lanes) -> list[slice]:
-    """The threads of each warpgroup.
-
-    Raises:
-        ConvergenceFault: a thread of one is missing.
-    """
+    """The threads of each warpgroup. Raises ConvergenceFault: a thread of one is missing."""
     groups, counts = np.unique(lane_sets.indices(lanes) // WARPGROUP_THREADS, return_counts=True)
     if (counts != WARPGROUP_THREADS).any():
         short = int(groups[counts != WARPGROUP_THREADS][0])
@@ -42,11 +38,8 @@ def warpgroups(lanes: Lanes) -> list[slice]:
 
 
 def start(cta: Cta, lanes: slice, product: Product) -> None:
-    """Note that a warpgroup has started a product: its registers are in flight.
-
-    Raises:
-        SynchronizationFault: it shares registers with a product in flight, and may not.
-    """
+    """Note that a warpgroup has started a product: its registers are in flight. Raises
+    SynchronizationFault: it shares registers with a product in flight, and may not."""
     first = lanes.start // WARP_THREADS
     latest = cta.products[first].latest
     if latest is not None and not latest.is_like(product):

@@ -35,9 +35,8 @@ def _checked(name: str, value: Any, least: int, depth: int = 0) -> IntTuple:
     """`value` as nested tuples of integers, each at least `least`, or LayoutError."""
     if isinstance(value, tuple | list):
         if not value or depth == MAX_DEPTH:
-            raise LayoutError(
-                name, value, f"tuples must have an entry, and nest at most {MAX_DEPTH} deep"
-            )
+            rule = f"tuples must have an entry, and nest at most {MAX_DEPTH} deep"
+            raise LayoutError(name, value, rule)
         return tuple(_checked(name, entry, least, depth + 1) for entry in value)
     try:
         number = operator.index(value)
@@ -83,9 +82,8 @@ def _index(coordinate: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
     parts = _entries(shape)
     if not isinstance(coordinate, int):
         if len(coordinate) != len(parts):
-            raise LayoutError(
-                "coordinate", coordinate, f"must have the {len(parts)} modes of {_text(shape)}"
-            )
+            rule = f"must have the {len(parts)} modes of {_text(shape)}"
+            raise LayoutError("coordinate", coordinate, rule)
         return sum(map(_index, coordinate, parts, stride))
     index = 0
     for part, step in zip(parts[:-1], stride[:-1], strict=True):
@@ -113,9 +111,8 @@ class Layout:
         object.__setattr__(self, "shape", _checked("shape", self.shape, 1))
         object.__setattr__(self, "stride", _checked("stride", self.stride, 0))
         if not _congruent(self.shape, self.stride):
-            raise LayoutError(
-                "stride", self.stride, f"must have the structure of the shape {_text(self.shape)}"
-            )
+            rule = f"must have the structure of the shape {_text(self.shape)}"
+            raise LayoutError("stride", self.stride, rule)
 
     @classmethod
     def compact(cls, shape: IntTuple) -> Layout:
@@ -193,11 +190,8 @@ class Layout:
         return tuple(map(Layout, _entries(self.shape), self.stride))
 
     def __call__(self, *coordinate: IntTuple) -> int:
-        """The index at a coordinate: one integer, or one coordinate for each mode.
-
-        Raises:
-            LayoutError: a negative coordinate, or more structure than the shape has.
-        """
+        """The index at a coordinate: one integer, or one coordinate for each mode. Raises
+        LayoutError: a negative coordinate, or more structure than the shape has."""
         checked = _checked("coordinate", coordinate, 0)
         if not isinstance(checked, int) and len(checked) == 1:
             checked = checked[0]

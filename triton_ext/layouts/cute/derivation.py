@@ -148,9 +148,8 @@ def canonical_layout(operand: Layout, atom: SwizzleAtom) -> Layout:
         raise LayoutError("operand", str(operand), "must have two modes: (M or N, K)")
     for name, mode, extent in zip(("M or N", "K"), operand.modes, tiler, strict=True):
         if size(mode) % extent:
-            raise LayoutError(
-                "operand", str(operand), f"its {name} must be a multiple of {extent} uint128"
-            )
+            rule = f"its {name} must be a multiple of {extent} uint128"
+            raise LayoutError("operand", str(operand), rule)
     canonical = logical_divide(operand, tiler)
     (mn_inner, mn_rest), (k_inner, k_rest) = (mode.modes for mode in canonical.modes)
     expected = (Layout(ATOM_ROWS, width), Layout(1, 0))
@@ -165,11 +164,8 @@ def canonical_layout(operand: Layout, atom: SwizzleAtom) -> Layout:
         )
     for name, rest in (("M or N", mn_rest), ("K", k_rest)):
         if rank(rest) > 1:
-            raise LayoutError(
-                "operand",
-                str(operand),
-                f"there must be one stride between its parts along {name}; they lie as {rest}",
-            )
+            rule = f"there must be one stride between its parts along {name}; they lie as {rest}"
+            raise LayoutError("operand", str(operand), rule)
     if atom.major == "K" and width > 1 and k_rest != Layout.compact(size(k_rest)):
         raise LayoutError(
             "operand",
@@ -224,9 +220,8 @@ def derive_steps(
     if order is None:
         order = (0, 1) if atom.major == "K" else (1, 0)
     if any(extent % part for extent, part in zip(tile, atom.shape, strict=True)):
-        raise LayoutError(
-            "tile", tile, f"must be multiples of the atom's shape {atom.shape} ({atom})"
-        )
+        rule = f"must be multiples of the atom's shape {atom.shape} ({atom})"
+        raise LayoutError("tile", tile, rule)
     _check_instruction(atom, tile, instruction)
 
     stacked = tile_to_shape(atom_layout(atom), tile, order)
@@ -264,11 +259,8 @@ def _check_instruction(
         raise LayoutError("instruction", instruction, f"must divide the tile {tile}")
     if atom.major == "MN":
         if instruction[0] % mn or instruction[1] % k:
-            raise LayoutError(
-                "instruction",
-                instruction,
-                f"an MN-major operand must be whole atoms: multiples of {atom.shape} ({atom})",
-            )
+            rule = f"an MN-major operand must be whole atoms: multiples of {atom.shape} ({atom})"
+            raise LayoutError("instruction", instruction, rule)
     elif instruction[0] % mn or instruction[1] % chunk:
         raise LayoutError(
             "instruction",

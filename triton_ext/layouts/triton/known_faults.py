@@ -110,10 +110,7 @@ def expected_from_triton(
     version: tuple[int, int], shape: Sequence[int], encoding: NVMMAShared
 ) -> tuple[LinearLayout, KnownFault | None]:
     """What a release of Triton returns, and the fault behind it if that is not the right layout.
-
-    Raises:
-        LayoutError: an illegal shape; Triton aborts or returns nonsense.
-    """
+    Raises LayoutError: an illegal shape; Triton aborts or returns nonsense."""
     right = nvmma_shared_to_linear_layout(shape, encoding)
     for fault in KNOWN_FAULTS:
         if version in fault.versions and fault.applies(encoding):
@@ -125,10 +122,7 @@ def expected_from_triton(
 def known_fault(
     version: tuple[int, int], shape: Sequence[int], encoding: NVMMAShared, answer: Converted
 ) -> KnownFault | None:
-    """The fault of a release that gives exactly this wrong answer.
-
-    Raises:
-        LayoutError: an illegal shape.
-    """
+    """The fault of a release that gives exactly this wrong answer. Raises LayoutError: an illegal
+    shape."""
     expected, fault = expected_from_triton(version, shape, encoding)
     return fault if answer.has_bases_of(expected) else None

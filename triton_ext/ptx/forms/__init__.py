@@ -41,11 +41,8 @@ def _base(opcode: str) -> str:
 
 @lru_cache(maxsize=4096)
 def read(instruction: Instruction) -> Form | None:
-    """The form of an instruction; None for instructions of other families.
-
-    Raises:
-        LayoutError: a modifier or an operand is unknown, missing or not legal beside the others.
-    """
+    """The form of an instruction; None for instructions of other families. Raises LayoutError: a
+    modifier or an operand is unknown, missing or not legal beside the others."""
     base = _base(instruction.opcode)
     return _SYNTAX[base].read(instruction) if base else None
 

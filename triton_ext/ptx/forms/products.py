@@ -129,9 +129,8 @@ class Tcgen05Product(Form):
             raise self.refuse(f".kind::{self.kind} and .block_scale do not go together")
         masks = len(self.disable_output_lane)
         if masks and (masks != 4 * self.cta_group or self.block_scale or self.weight_stationary):
-            raise self.refuse(
-                "disable-output-lane has 4 registers, 8 with cta_group::2; no scales, no .ws"
-            )
+            why = "disable-output-lane has 4 registers, 8 with cta_group::2; no scales, no .ws"
+            raise self.refuse(why)
 
     @property
     def a_in_tensor_memory(self) -> bool:

@@ -151,12 +151,8 @@ class Syntax:
         self._of_opcode = lru_cache(maxsize=1024)(self._read_opcode)
 
     def read(self, instruction: Instruction) -> Form:
-        """The form of an instruction.
-
-        Raises:
-            LayoutError: a modifier or an operand is unknown, missing, or not legal beside the
-                others; the rule says which, and what is legal.
-        """
+        """The form of an instruction. Raises LayoutError: a modifier or an operand is unknown,
+        missing, or not legal beside the others; the rule says which, and what is legal."""
         values = dict(self._of_opcode(instruction.opcode))
         rest = list(instruction.operands)
         for name, spec in self._operands.items():

@@ -130,11 +130,11 @@ class Causality:
         """When a phase completed; None for the one before the first."""
         found = self.completed.get((barrier, phase))
         if found is not None:
-            place = self._parties + barrier
-            if found[place] <= phase:
+            entry = self._parties + barrier
+            if found[entry] <= phase:
                 earlier = self._complete(barrier, phase - 1)
                 self._join(found, earlier)
-                found[place] = phase + 1
+                found[entry] = phase + 1
         return found
 
     @staticmethod

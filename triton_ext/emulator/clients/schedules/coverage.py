@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from triton_ext.emulator.clients.schedules.record import Recorder
 from triton_ext.emulator.clients.schedules.timing import FENCES, ORDERING, unordered
-from triton_ext.emulator.clients.schedules.verdict import Reason, place
+from triton_ext.emulator.clients.schedules.verdict import Reason, location
 from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.state.block import TMA_CHANNELS, Cluster
 from triton_ext.emulator.units.shadows import MOST_BYTES
@@ -88,6 +88,6 @@ def assumed(cluster: Cluster) -> Iterator[str]:
     """What a proof rests on because of what this kernel does, besides `verdict.ASSUMED`."""
     for at in dict.fromkeys(at for cta in cluster.ctas for at in cta.unawaited):
         yield (
-            f"{place(at)}: {at.opcode} may use what tcgen05.ld loads without tcgen05.wait::ld, as"
-            " compilers rely on"
+            f"{location(at)}: {at.opcode} may use what tcgen05.ld loads without tcgen05.wait::ld,"
+            " as compilers rely on"
         )

@@ -32,7 +32,7 @@ from triton_ext.emulator.clients.schedules.verdict import (
     Reason,
     Verdict,
     Witness,
-    place,
+    location,
 )
 from triton_ext.emulator.errors import EmulationError, LimitReached
 from triton_ext.emulator.schedule.machine import Limits, Machine
@@ -41,7 +41,7 @@ from triton_ext.emulator.state.memory import Allocation, Bytes, GlobalMemory
 from triton_ext.hardware.architecture import WARP_THREADS
 
 MOST_RUNS = 24
-"""Runs that follow a doubt, at most; each of one place and kind is followed once or twice."""
+"""Runs that follow a doubt, at most; each of one instruction and kind is followed once or twice."""
 SHORTEST = 12
 """Runs that make a witness shorter, at most."""
 PATIENCE = 9.0
@@ -212,8 +212,8 @@ def decide(machine: Machine, run: Callable[[Machine], None], launch: int = 0) ->
         missing = []
     if witness is None:
         every = [doubt for doubt, _ in judged.doubts]
-        places = Counter((each.kind, each.operation.event.instruction) for each in every)
-        missing += [Reason(kind, at, times) for (kind, at), times in places.items()]
+        counts = Counter((each.kind, each.operation.event.instruction) for each in every)
+        missing += [Reason(kind, at, times) for (kind, at), times in counts.items()]
     outcome = WITNESS if witness else UNDECIDED if missing else PROVEN
     return Verdict(
         machine.program.kernel.name,
@@ -246,7 +246,7 @@ def _worst(question: _Question, lines: frozenset[int], explored: Explored) -> Wi
     decisions, ends = explored.broken
     steps = tuple(
         f"cluster {each.chosen[0]}, block of rank {each.chosen[1]}, thread {each.chosen[2]}:"
-        f" {each.at.opcode} at {place(each.at)} goes on"
+        f" {each.at.opcode} at {location(each.at)} goes on"
         for each in decisions
     )
     name, choices = question.machine.program.kernel.name, tuple(each.chosen for each in decisions)
@@ -263,15 +263,15 @@ def _told(explored: Explored) -> str:
 def _proves(machine: Machine, explored: Explored, chance: list[Reason]) -> bool:
     """Whether the orders that were run are all that there are.
 
-    Of several places in memory one order does not tell those of the others, as relaxed operations
-    have one for each place; reads may see older values; and which clusters run side by side is the
+    Of several addresses one order does not tell those of the others, as relaxed operations
+    have one for each; reads may see older values; and which clusters run side by side is the
     GPU's choice.
     """
     atomics = all(each.at is not None and each.at.opcode.startswith("atom.") for each in chance)
     return (
         explored.complete
         and explored.broken is None
-        and explored.places <= 1
+        and explored.addresses <= 1
         and atomics
         and machine.launch.clusters <= MOST_CLUSTERS
     )
@@ -317,7 +317,7 @@ class _Judged:
 
 
 def _witness(question: _Question, found: list[tuple[Doubt, Causality]]) -> Witness | None:
-    """Follow doubts of each place and kind until one comes true."""
+    """Follow doubts of each instruction and kind until one comes true."""
     groups: dict[object, list[tuple[Doubt, Causality]]] = {}
     for doubt, order in found:
         key = doubt.kind, doubt.operation.event.instruction
@@ -431,7 +431,7 @@ def _lanes(mask: int) -> str:
 def _what(skeleton: Skeleton, operation: Operation) -> str:
     event = operation.event
     at = event.instruction
-    text = f"{at.opcode} at {place(at)}" if at is not None else event.kind
+    text = f"{at.opcode} at {location(at)}" if at is not None else event.kind
     if event.barrier < 0:
         return text
     name = skeleton.barriers[event.barrier].name

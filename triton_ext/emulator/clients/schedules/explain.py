@@ -22,7 +22,7 @@ from triton_ext.emulator.clients.schedules.explanation import (
     Without,
 )
 from triton_ext.emulator.clients.schedules.timing import WAITS
-from triton_ext.emulator.clients.schedules.verdict import PROVEN, WITNESS, Verdict, place
+from triton_ext.emulator.clients.schedules.verdict import PROVEN, WITNESS, Verdict, location
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.decode.register_fences import check_fences
 from triton_ext.emulator.decode.step import Step
@@ -56,10 +56,7 @@ def explained(
     machine: Machine, run: Callable[[Machine], None], launch: int, asked: Place
 ) -> Verdict:
     """As `decide`, with an explanation of the waits and fences at a line, if any is executed.
-
-    Raises:
-        EmulationError: what the kernel does wrong.
-    """
+    Raises EmulationError: what the kernel does wrong."""
     memory, find = Memory(machine.launch.memory), machine.launch.memory.find
     verdict = decide(machine, run, launch)
     groups = _synchronization(machine)
@@ -129,7 +126,7 @@ def _without(
     result: object,
 ) -> Without:
     at = _at(machine, group)
-    what, here = f"{at.opcode} at {place(at)}", asked.has(at)
+    what, here = f"{at.opcode} at {location(at)}", asked.has(at)
     program, passing = _left_out(machine.program, group)
     other = _again(machine, program, passing=passing)
     try:
@@ -248,7 +245,7 @@ class _Teller(Observer):
             before = cluster.clocks.seen[agent]
             for other in np.flatnonzero(released > before).tolist():
                 for each in known.between(other, int(before[other]), int(released[other])):
-                    key = each.opcode, place(each)
+                    key = each.opcode, location(each)
                     self._seen[at].setdefault(key, {})[cluster.agent_name(other)] = None
 
     def told(self) -> Iterator[Told]:
@@ -266,7 +263,7 @@ class _Teller(Observer):
                 for name, (first, last) in self._barriers[at].items()
             ]
             waiters = list(self._who[at])
-            yield Told(f"{at.opcode} at {place(at)}", waiters, barriers, times, parts[True],
+            yield Told(f"{at.opcode} at {location(at)}", waiters, barriers, times, parts[True],
                        parts[False])  # fmt: skip
 
 

@@ -27,11 +27,8 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """Read ``kernel.py:31``, or ``31`` for a line of the PTX.
-
-        Raises:
-            LaunchError: it is neither.
-        """
+        """Read ``kernel.py:31``, or ``31`` for a line of the PTX. Raises LaunchError: it is
+        neither."""
         named = re.fullmatch(r"(?:(.+):)?(\d+)", text) if isinstance(text, str) else None
         if named is None:
             rule = "must be a file and a line, as 'kernel.py:31', or a line of the PTX, as '31'"

@@ -97,11 +97,7 @@ class Plan:
 
     @classmethod
     def parse(cls, given: Any, name: str = "the schedule") -> Plan:
-        """Read what `as_object` gives.
-
-        Raises:
-            LaunchError: it is something else.
-        """
+        """Read what `as_object` gives. Raises LaunchError: it is something else."""
         try:
             if given["version"] != VERSION:
                 raise LaunchError(f"{name}: version {given['version']!r}: must be {VERSION}")
@@ -121,11 +117,7 @@ class Plan:
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """Read a file.
-
-        Raises:
-            LaunchError: it is none, or holds something else.
-        """
+        """Read a file. Raises LaunchError: it is none, or holds something else."""
         try:
             given = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

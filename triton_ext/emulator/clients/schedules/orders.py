@@ -82,6 +82,8 @@ class Choosing(Schedule):
         decisions: what was chosen, so far.
     """
 
+    meets = False  # an order in which a lane leaves a branch before its siblings is one, too
+
     def __init__(self, lines: Collection[int], choices: Sequence[Thread]) -> None:
         super().__init__("eager")
         self.lines, self.choices = lines, choices
@@ -202,14 +204,14 @@ class Explored:
         orders: how many were run.
         decisions: of the longest of them.
         complete: whether these are all, up to exchanges of what does not depend on each other.
-        places: how many places in memory were accessed by what depends on the order.
+        addresses: how many were accessed by what depends on the order.
         broken: the order that ends badly, and what it ends in.
     """
 
     orders: int = 0
     decisions: int = 0
     complete: bool = False
-    places: int = 0
+    addresses: int = 0
     broken: tuple[tuple[Decision, ...], Any] | None = None
 
     def __str__(self) -> str:
@@ -231,15 +233,15 @@ def explore(
         over: whether time is up.
     """
     found, path = Explored(), list[_Node]()
-    places: set[object] = set()
+    addresses: set[object] = set()
     while found.orders < MOST_ORDERS and not over():
         schedule = Choosing(lines, [node.current for node in path])
         ends = run(schedule)
         found.orders += 1
         decisions = schedule.decisions
         found.decisions = max(found.decisions, len(decisions))
-        places.update(*(each.touched for each in decisions))
-        found.places = len(places)
+        addresses.update(*(each.touched for each in decisions))
+        found.addresses = len(addresses)
         if ends is not None:
             found.broken = tuple(decisions), ends
             return found

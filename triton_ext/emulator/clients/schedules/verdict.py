@@ -29,7 +29,7 @@ ASSUMED = (
 """What a proof rests on, besides the run."""
 
 
-def place(at: Instruction | None) -> str:
+def location(at: Instruction | None) -> str:
     """The line of the program that an instruction comes from, or of the PTX."""
     if at is None:
         return ""
@@ -51,14 +51,14 @@ class Reason:
     times: int = 1
 
     def __str__(self) -> str:
-        where = f"{place(self.at)}: {self.at.opcode} " if self.at is not None else ""
+        where = f"{location(self.at)}: {self.at.opcode} " if self.at is not None else ""
         return f"{where}{self.text}" + (f" ({self.times} times)" if self.times > 1 else "")
 
     def as_object(self) -> dict[str, Any]:
         """As JSON's types."""
         opcode = None if self.at is None else self.at.opcode
         return {
-            "text": self.text, "opcode": opcode, "place": place(self.at), "times": self.times,
+            "text": self.text, "opcode": opcode, "place": location(self.at), "times": self.times,
         }  # fmt: skip
 
 
@@ -135,7 +135,7 @@ class Verdict:
             "kernel": self.kernel,
             "outcome": self.outcome,
             "reasons": [each.as_object() for each in self.reasons],
-            "unordered": [f"{place(each)}: {each.opcode}" for each in self.unordered],
+            "unordered": [f"{location(each)}: {each.opcode}" for each in self.unordered],
             "assumed": list(self.assumed),
             "counted": self.counted,
             "seconds": {"run": self.seconds[0], "all": self.seconds[1]},
@@ -167,7 +167,7 @@ class Verdict:
         if self.explored:
             yield f"  explored: {self.explored}"
         for each in self.unordered:
-            yield f"  in any order: {place(each)}: {each.opcode}"
+            yield f"  in any order: {location(each)}: {each.opcode}"
         for text in self.assumed[len(ASSUMED) :]:
             yield f"  assumed: {text}"
         if self.explained is not None:

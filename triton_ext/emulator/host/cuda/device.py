@@ -17,22 +17,27 @@ from typing import Any
 
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
-from triton_ext.emulator.host.counting import Event
 from triton_ext.emulator.host.cuda import attributes
 from triton_ext.emulator.host.cuda.answers import ANSWERS
-from triton_ext.emulator.host.cuda.heap import DEVICE, HOST, MANAGED, SIZE, Heap, Room
-from triton_ext.emulator.host.cuda.mappings import VirtualMemory
+from triton_ext.emulator.host.cuda.heap import Heap, Room
 from triton_ext.emulator.host.cuda.modules import Loaded, load
 from triton_ext.emulator.host.cuda.reached import ProgramMemory
-from triton_ext.emulator.host.cuda.status import CudaError
+from triton_ext.emulator.host.cuda.status import (
+    INVALID_CLUSTER,
+    INVALID_DEVICE,
+    INVALID_HANDLE,
+    INVALID_VALUE,
+    NOT_FOUND,
+    TOO_LARGE,
+    CudaError,
+    Results,
+)
+from triton_ext.emulator.host.cuda.streams import Streams
 from triton_ext.emulator.host.gpu import EmulatedGpu
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.state.tensor_map_memory import encode
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.architecture import (
-    RESERVED_SHARED_MEMORY,
-    resident_clusters,
-)
+from triton_ext.hardware.architecture import RESERVED_SHARED_MEMORY, resident_clusters
 from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import (
     DataType,
@@ -43,8 +48,6 @@ from triton_ext.hardware.tensor_map import (
     TensorSwizzle,
 )
 
-_INVALID_VALUE, _INVALID_DEVICE, _INVALID_HANDLE, _NOT_FOUND = 1, 101, 400, 500
-_TOO_LARGE, _NOT_SUPPORTED, _INVALID_CLUSTER = 720, 801, 912
 _PORTABLE_CLUSTER = 8
 """Blocks of a cluster without CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED."""
 _DYNAMIC, _NON_PORTABLE = 8, 14
@@ -70,7 +73,7 @@ class Function:
         return self._program
 
 
-class Device(VirtualMemory):
+class Device(Streams):
     """The GPU, for one process.
 
     Args:
@@ -78,14 +81,10 @@ class Device(VirtualMemory):
     """
 
     def __init__(self, gpu: EmulatedGpu) -> None:
-        self.gpu = gpu
-        super().__init__(Heap(marked=gpu.checks.empty))
+        super().__init__(gpu, Heap(marked=gpu.checks.empty))
         self._modules: dict[int, Loaded] = {}
         self._functions: dict[int, Function] = {}
-        self._streams: dict[int, tuple[int, int]] = {}
-        self._events: dict[int, Event] = {}
         self._meeting: Room | None = None
-        self._handles = iter(range(0x1000, 1 << 62, 16))
         self.printed = io.StringIO()
 
     def __getattr__(self, name: str) -> Any:
@@ -97,52 +96,46 @@ class Device(VirtualMemory):
 
     def _ordinal(self, device: int) -> None:
         if device:
-            raise CudaError(_INVALID_DEVICE)
+            raise CudaError(INVALID_DEVICE)
 
-    def cuDeviceGet(self, ordinal: int) -> Sequence[Any]:
+    def cuDeviceGet(self, ordinal: int) -> Results:
         self._ordinal(ordinal)
         return (0,)
 
-    @property
-    def _name(self) -> str:
+    def cuDeviceGetName(self, length: int, device: int) -> Results:
         """Programs look a GPU up by its name: it is that of one of its kind."""
-        return f"NVIDIA {self.gpu.capability.gpu} (emulated sm_{self.gpu.arch})"
-
-    def cuDeviceGetName(self, length: int, device: int) -> Sequence[Any]:
         self._ordinal(device)
-        return (self._name[: max(length - 1, 0)],)
+        name = f"NVIDIA {self.gpu.capability.gpu} (emulated sm_{self.gpu.arch})"
+        return (name[: max(length - 1, 0)],)
 
-    def nvmlDeviceGetName(self, device: int, length: int) -> Sequence[Any]:
-        return (self._name[: max(length - 1, 0)],)
+    def nvmlDeviceGetName(self, device: int, length: int) -> Results:
+        return self.cuDeviceGetName(length, 0)
 
-    def cuDeviceGetAttribute(self, attribute: int, device: int) -> Sequence[Any]:
+    def cuDeviceGetAttribute(self, attribute: int, device: int) -> Results:
         self._ordinal(device)
         value = attributes.device_attribute(attribute, self.gpu.arch)
         if value is None:
-            raise CudaError(_INVALID_VALUE)
+            raise CudaError(INVALID_VALUE)
         return (value,)
 
-    def cuDeviceComputeCapability(self, device: int) -> Sequence[Any]:
+    def cuDeviceComputeCapability(self, device: int) -> Results:
         return divmod(self.gpu.arch, 10)
 
     nvmlDeviceGetCudaComputeCapability = cuDeviceComputeCapability
 
-    def cuMemGetInfo(self) -> Sequence[Any]:
-        return SIZE - self.heap.used, SIZE
-
     # ------------------------------------------------------------------- modules
 
-    def load(self, image: bytes, size: int) -> Sequence[Any]:
+    def load(self, image: bytes, size: int) -> Results:
         handle = next(self._handles)
         self._modules[handle] = load(image, self.gpu.arch, self.heap)
         return (handle,)
 
     def _module(self, handle: int) -> Loaded:
         if handle not in self._modules:
-            raise CudaError(_INVALID_HANDLE)
+            raise CudaError(INVALID_HANDLE)
         return self._modules[handle]
 
-    def cuModuleUnload(self, module: int) -> Sequence[Any]:
+    def cuModuleUnload(self, module: int) -> Results:
         for room in self._module(module).variables.values():
             self.heap.free(room.start)
         del self._modules[module]
@@ -151,10 +144,10 @@ class Device(VirtualMemory):
 
     cuLibraryUnload = cuModuleUnload
 
-    def cuModuleGetFunction(self, module: int, name: str) -> Sequence[Any]:
+    def cuModuleGetFunction(self, module: int, name: str) -> Results:
         loaded = self._module(module)
         if name not in loaded.kernels:
-            raise CudaError(_NOT_FOUND)
+            raise CudaError(NOT_FOUND)
         for handle, each in self._functions.items():
             if (each.module, each.name) == (module, name):
                 return (handle,)
@@ -164,25 +157,25 @@ class Device(VirtualMemory):
 
     cuLibraryGetKernel = cuModuleGetFunction
 
-    def cuModuleGetFunctionCount(self, module: int) -> Sequence[Any]:
+    def cuModuleGetFunctionCount(self, module: int) -> Results:
         return (len(self._module(module).kernels),)
 
     cuLibraryGetKernelCount = cuModuleGetFunctionCount
 
-    def kernels(self, module: int, most: int) -> Sequence[Any]:
+    def kernels(self, module: int, most: int) -> Results:
         names = self._module(module).kernels[:most]
         handles = [self.cuModuleGetFunction(module, name)[0] for name in names]
         return (struct.pack(f"<{len(handles)}Q", *handles),)
 
-    def cuModuleGetGlobal(self, module: int, name: str) -> Sequence[Any]:
+    def cuModuleGetGlobal(self, module: int, name: str) -> Results:
         room = self._module(module).variables.get(name)
         if room is None:
-            raise CudaError(_NOT_FOUND)
+            raise CudaError(NOT_FOUND)
         return room.start, room.size
 
     cuLibraryGetGlobal = cuLibraryGetManaged = cuModuleGetGlobal
 
-    def cuLibraryGetModule(self, library: int) -> Sequence[Any]:
+    def cuLibraryGetModule(self, library: int) -> Results:
         self._module(library)
         return (library,)
 
@@ -190,48 +183,47 @@ class Device(VirtualMemory):
 
     def _function(self, handle: int) -> Function:
         if handle not in self._functions:
-            raise CudaError(_INVALID_HANDLE)
+            raise CudaError(INVALID_HANDLE)
         return self._functions[handle]
 
-    def cuKernelGetFunction(self, kernel: int) -> Sequence[Any]:
+    def cuKernelGetFunction(self, kernel: int) -> Results:
         self._function(kernel)
         return (kernel,)
 
-    def cuKernelGetLibrary(self, kernel: int) -> Sequence[Any]:
+    def cuKernelGetLibrary(self, kernel: int) -> Results:
         return (self._function(kernel).module,)
 
     cuFuncGetModule = cuKernelGetLibrary
 
-    def cuKernelGetName(self, kernel: int) -> Sequence[Any]:
+    def cuKernelGetName(self, kernel: int) -> Results:
         return (self._function(kernel).name,)
 
     cuFuncGetName = cuKernelGetName
 
-    def cuFuncGetParamInfo(self, function: int, index: int) -> Sequence[Any]:
+    def cuFuncGetParamInfo(self, function: int, index: int) -> Results:
         parameters = self._function(function).program.parameters
         if index >= len(parameters):
-            raise CudaError(_INVALID_VALUE)
+            raise CudaError(INVALID_VALUE)
         return parameters[index].offset, parameters[index].variable.bytes
 
     cuKernelGetParamInfo = cuFuncGetParamInfo
 
-    def layout(self, function: int) -> Sequence[Any]:
+    def layout(self, function: int) -> Results:
         program = self._function(function).program
         pairs = [(each.offset, each.variable.bytes) for each in program.parameters]
         words = [len(pairs), program.storage.parameter_bytes, *(n for pair in pairs for n in pair)]
         return (struct.pack(f"<{len(words)}I", *words),)
 
-    def cuFuncGetAttribute(self, attribute: int, function: int) -> Sequence[Any]:
+    def cuFuncGetAttribute(self, attribute: int, function: int, device: int = 0) -> Results:
         found = self._function(function)
         value = attributes.function_attribute(attribute, found.program, found.given)
         if value is None:
-            raise CudaError(_INVALID_VALUE)
+            raise CudaError(INVALID_VALUE)
         return (value,)
 
-    def cuKernelGetAttribute(self, attribute: int, kernel: int, device: int) -> Sequence[Any]:
-        return self.cuFuncGetAttribute(attribute, kernel)
+    cuKernelGetAttribute = cuFuncGetAttribute
 
-    def cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> Sequence[Any]:
+    def cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> Results:
         found = self._function(function)
         if attribute == _DYNAMIC:
             static = found.program.storage.static_smem_bytes
@@ -240,16 +232,14 @@ class Device(VirtualMemory):
                 why = (
                     f"{value} bytes of dynamic shared memory: with the {static} static ones at most"
                 )
-                raise CudaError(_INVALID_VALUE, f"{why} {most}")
+                raise CudaError(INVALID_VALUE, f"{why} {most}")
         found.given[attribute] = value
         return ()
 
-    def cuKernelSetAttribute(
-        self, attribute: int, value: int, kernel: int, device: int
-    ) -> Sequence[Any]:
+    def cuKernelSetAttribute(self, attribute: int, value: int, kernel: int, _: int) -> Results:
         return self.cuFuncSetAttribute(kernel, attribute, value)
 
-    def occupancy(self, function: int, threads: int, dynamic: int, flags: int = 0) -> Sequence[Any]:
+    def occupancy(self, function: int, threads: int, dynamic: int, flags: int = 0) -> Results:
         return (attributes.resident_blocks(self._function(function).program, threads, dynamic),)
 
     cuOccupancyMaxActiveBlocksPerMultiprocessor = occupancy
@@ -257,14 +247,14 @@ class Device(VirtualMemory):
 
     def cuOccupancyAvailableDynamicSMemPerBlock(
         self, function: int, blocks: int, threads: int
-    ) -> Sequence[Any]:
+    ) -> Results:
         each = self.gpu.capability.shared_memory_per_sm // max(blocks, 1) - RESERVED_SHARED_MEMORY
         return (max(0, each - self._function(function).program.storage.static_smem_bytes),)
 
-    def clusters(self, function: int, blocks: int) -> Sequence[Any]:
+    def clusters(self, function: int, blocks: int) -> Results:
         return (resident_clusters(self.gpu.capability.multiprocessors, blocks),)
 
-    def launch(self, function: int, configuration: bytes, parameters: bytes) -> Sequence[Any]:
+    def launch(self, function: int, configuration: bytes, parameters: bytes) -> Results:
         """Run a kernel to its end; what it prints is kept in `printed`."""
         found = self._function(function)
         program = found.program
@@ -291,7 +281,7 @@ class Device(VirtualMemory):
                     variables={name: room.start for name, room in variables.items()},
                 )  # fmt: skip
         except LaunchError as error:
-            raise CudaError(_INVALID_VALUE, f"{found.name}: {error}") from None
+            raise CudaError(INVALID_VALUE, f"{found.name}: {error}") from None
         return ()
 
     def _fits(self, function: Function, blocks: int, threads: int, dynamic: int) -> None:
@@ -300,7 +290,7 @@ class Device(VirtualMemory):
         most = each * self.gpu.capability.multiprocessors
         if blocks > most:
             why = f"{function.name}: a cooperative launch of {blocks} blocks, and {most} fit"
-            raise CudaError(_TOO_LARGE, why)
+            raise CudaError(TOO_LARGE, why)
 
     def _workspace(self, memory: ProgramMemory) -> int:
         """Memory in which the blocks of a cooperative launch meet: its size, and a counter."""
@@ -316,196 +306,16 @@ class Device(VirtualMemory):
         (most,) = self.cuFuncGetAttribute(_DYNAMIC, handle)
         if dynamic > most:
             raise CudaError(
-                _INVALID_VALUE,
+                INVALID_VALUE,
                 f"{function.name}: {dynamic} bytes of dynamic shared memory, and {most} are"
                 " allowed: set cudaFuncAttributeMaxDynamicSharedMemorySize",
             )
         if math.prod(cluster) > _PORTABLE_CLUSTER and not function.given.get(_NON_PORTABLE):
             raise CudaError(
-                _INVALID_CLUSTER,
+                INVALID_CLUSTER,
                 f"{function.name}: a cluster of {math.prod(cluster)} blocks: more than"
                 f" {_PORTABLE_CLUSTER} need cudaFuncAttributeNonPortableClusterSizeAllowed",
             )
-
-    # -------------------------------------------------------------------- memory
-
-    def _allocated(self, size: int, kind: str) -> Sequence[Any]:
-        if not size:
-            raise CudaError(_INVALID_VALUE)
-        return (self.heap.allocate(size, kind).start,)
-
-    def cuMemAlloc(self, size: int) -> Sequence[Any]:
-        return self._allocated(size, DEVICE)
-
-    def cuMemAllocAsync(self, size: int, stream: int) -> Sequence[Any]:
-        return self._allocated(size, DEVICE) if size else (0,)
-
-    def cuMemAllocFromPoolAsync(self, size: int, pool: int, stream: int) -> Sequence[Any]:
-        return self.cuMemAllocAsync(size, stream)
-
-    def cuMemAllocManaged(self, size: int, flags: int) -> Sequence[Any]:
-        return self._allocated(size, MANAGED)
-
-    def cuMemAllocHost(self, size: int) -> Sequence[Any]:
-        return self._allocated(size, HOST)
-
-    def cuMemHostAlloc(self, size: int, flags: int) -> Sequence[Any]:
-        return self._allocated(size, HOST)
-
-    def cuMemAllocPitch(self, width: int, height: int, element: int) -> Sequence[Any]:
-        pitch = -(-width // 512) * 512
-        return self._allocated(pitch * height, DEVICE)[0], pitch
-
-    def cuMemFree(self, address: int) -> Sequence[Any]:
-        if self.is_mapped(address):
-            raise CudaError(_INVALID_VALUE, f"{address:#x} was mapped: cuMemUnmap")
-        if address:
-            self.heap.free(address)
-        return ()
-
-    cuMemFreeHost = cuMemFree
-
-    def cuMemFreeAsync(self, address: int, stream: int) -> Sequence[Any]:
-        return self.cuMemFree(address)
-
-    def register(self, address: int, size: int) -> Sequence[Any]:
-        return (self.heap.register(address, size).offset,)
-
-    def unregister(self, address: int) -> Sequence[Any]:
-        return (self.heap.free(address).size,)
-
-    def _room(self, address: int) -> Room:
-        room = self.heap.find(address)
-        if room is None:
-            raise CudaError(_INVALID_VALUE)
-        return room
-
-    def cuMemGetAddressRange(self, address: int) -> Sequence[Any]:
-        room = self._room(address)
-        return room.start, room.size
-
-    def cuMemHostGetDevicePointer(self, address: int, flags: int) -> Sequence[Any]:
-        self._room(address)
-        return (address,)
-
-    def transfer(self, *numbers: int) -> Sequence[Any]:
-        """Whether rows of bytes may be copied; or filled, if they come from address 0."""
-        width, height, depth = numbers[6:]
-        for what, end in (("a write", numbers[:3]), ("a read", numbers[3:6])):
-            address, row, plane = end
-            if address or what == "a write":
-                whole = (depth - 1) * plane + (height - 1) * row + width
-                self.heap.check(address, whole, what)
-        return ()
-
-    def pointer(self, attribute: int, address: int) -> Sequence[Any]:
-        room = self._room(address)
-        host = room.kind == HOST
-        values = {
-            2: struct.pack("<I", 1 if host else 2), 3: struct.pack("<Q", address),
-            6: b"\1", 7: struct.pack("<Q", room.offset + 1),
-            8: struct.pack("<?", room.kind == MANAGED), 9: struct.pack("<i", 0),
-            10: b"\0", 11: struct.pack("<Q", room.start), 12: struct.pack("<Q", room.size),
-            13: b"\1", 14: struct.pack("<Q", 0), 15: b"\0", 16: struct.pack("<I", 3),
-            17: struct.pack("<Q", 0),
-        }  # fmt: skip
-        if room.kind != DEVICE:
-            values[4] = struct.pack("<Q", address)
-        if attribute not in values:
-            raise CudaError(_INVALID_VALUE)
-        return (values[attribute],)
-
-    def cuMemPoolGetAttribute(self, pool: int, attribute: int) -> Sequence[Any]:
-        return (attributes.pool_attribute(attribute, self.heap.used),)
-
-    # --------------------------------------------------------- streams and events
-
-    def cuStreamCreate(self, flags: int) -> Sequence[Any]:
-        return self.cuStreamCreateWithPriority(flags, 0)
-
-    def cuStreamCreateWithPriority(self, flags: int, priority: int) -> Sequence[Any]:
-        handle = next(self._handles)
-        self._streams[handle] = flags, priority
-        return (handle,)
-
-    def cuStreamDestroy(self, stream: int) -> Sequence[Any]:
-        if self._streams.pop(stream, None) is None:
-            raise CudaError(_INVALID_HANDLE)
-        return ()
-
-    def cuStreamGetFlags(self, stream: int) -> Sequence[Any]:
-        return (self._streams.get(stream, (0, 0))[0],)
-
-    def cuStreamGetPriority(self, stream: int) -> Sequence[Any]:
-        return (self._streams.get(stream, (0, 0))[1],)
-
-    def cuStreamGetId(self, stream: int) -> Sequence[Any]:
-        return (stream,)
-
-    def _write(self, address: int, value: int, size: int) -> Sequence[Any]:
-        self.heap.check(address, size, "a write")
-        room = self._room(address)
-        at = room.offset + address - room.start
-        data = (value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
-        self.heap.bytes[at : at + size] = list(data)
-        return ()
-
-    def _wait(self, address: int, value: int, flags: int, size: int) -> Sequence[Any]:
-        """All that could write the value has been done: it is there, or never comes."""
-        room = self._room(address)
-        at = room.offset + address - room.start
-        found = int.from_bytes(self.heap.bytes[at : at + size].tobytes(), "little")
-        most = (1 << 8 * size) - 1
-        distance = (found - value) & most
-        met = (distance <= most >> 1, found == value & most, bool(found & value),
-               bool(~(found | value) & most))[flags & 3]  # fmt: skip
-        if not met:
-            raise CudaError(
-                _NOT_SUPPORTED, f"{address:#x} holds {found}, and nobody can write it now"
-            )
-        return ()
-
-    def cuStreamWaitValue32(self, stream: int, address: int, value: int, flags: int) -> Any:
-        return self._wait(address, value, flags, 4)
-
-    def cuStreamWaitValue64(self, stream: int, address: int, value: int, flags: int) -> Any:
-        return self._wait(address, value, flags, 8)
-
-    def cuStreamWriteValue32(self, stream: int, address: int, value: int, flags: int) -> Any:
-        return self._write(address, value, 4)
-
-    def cuStreamWriteValue64(self, stream: int, address: int, value: int, flags: int) -> Any:
-        return self._write(address, value, 8)
-
-    def _event(self, handle: int) -> Event:
-        if handle not in self._events:
-            raise CudaError(_INVALID_HANDLE)
-        return self._events[handle]
-
-    def cuEventCreate(self, flags: int) -> Sequence[Any]:
-        handle = next(self._handles)
-        self._events[handle] = Event(self.gpu)
-        return (handle,)
-
-    def cuEventDestroy(self, event: int) -> Sequence[Any]:
-        self._event(event)
-        del self._events[event]
-        return ()
-
-    def cuEventRecord(self, event: int, stream: int, flags: int = 0) -> Sequence[Any]:
-        self._event(event).record()
-        return ()
-
-    cuEventRecordWithFlags = cuEventRecord
-
-    def cuEventSynchronize(self, event: int) -> Sequence[Any]:
-        self._event(event)
-        return ()
-
-    cuEventQuery = cuEventSynchronize
-
-    def cuEventElapsedTime(self, begin: int, end: int) -> Sequence[Any]:
-        return (struct.pack("<f", self._event(begin).elapsed_time(self._event(end))),)
 
     # --------------------------------------------------------------- tensor maps
 
@@ -529,7 +339,7 @@ class Device(VirtualMemory):
         try:
             return (encode(Im2colMap(tensor, low, high, pixels)),)
         except LayoutError as error:
-            raise CudaError(_INVALID_VALUE, str(error)) from None
+            raise CudaError(INVALID_VALUE, str(error)) from None
 
 
 def _words(data: bytes | None, size: int) -> tuple[int, ...]:
@@ -554,4 +364,4 @@ def _tensor_map(
             TensorSwizzle(swizzle), L2Promotion(promotion), OobFill(fill), address,
         )  # fmt: skip
     except (LayoutError, ValueError) as error:
-        raise CudaError(_INVALID_VALUE, str(error)) from None
+        raise CudaError(INVALID_VALUE, str(error)) from None

@@ -86,11 +86,7 @@ class Heap:
         os.close(self.file)
 
     def allocate(self, size: int, kind: str = DEVICE, name: str = "") -> Room:
-        """Memory of so many bytes.
-
-        Raises:
-            CudaError: there is none left.
-        """
+        """Memory of so many bytes. Raises CudaError: there is none left."""
         self._made += 1
         room = Room(0, size, 0, kind, name or f"allocation {self._made}")
         offset = self._fit(room.taken)
@@ -159,11 +155,7 @@ class Heap:
         self._rooms.insert(at, room)
 
     def free(self, address: int) -> Room:
-        """Free what begins at an address.
-
-        Raises:
-            CudaError: nothing does.
-        """
+        """Free what begins at an address. Raises CudaError: nothing does."""
         at = bisect.bisect_left(self._starts, address)
         if at == len(self._starts) or self._starts[at] != address:
             known = self.find(address)
@@ -217,10 +209,7 @@ class Heap:
 
     def check(self, address: int, size: int, what: str) -> None:
         """Check that a range is in one allocation, or has nothing to do with the GPU's memory.
-
-        Raises:
-            CudaError: it leaves its allocation.
-        """
+        Raises CudaError: it leaves its allocation."""
         room, end = self.find(address), address + size
         while room is not None and room.end < end and (after := self.find(room.end)) is not None:
             room = after  # mapped one behind the other

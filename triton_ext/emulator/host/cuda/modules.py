@@ -73,11 +73,8 @@ class Loaded:
 
 
 def load(image: bytes, arch: int, heap: Heap) -> Loaded:
-    """Load an image: PTX, an ELF file, a fatbin, or several in a row, which are linked.
-
-    Raises:
-        CudaError: it has no PTX that the GPU runs.
-    """
+    """Load an image: PTX, an ELF file, a fatbin, or several in a row, which are linked. Raises
+    CudaError: it has no PTX that the GPU runs."""
     is_text = image.lstrip().startswith((b"/", b"."))
     units: dict[int, list[str]] = {}
     try:

@@ -21,10 +21,7 @@ _ALIKE = re.compile(rb"\bwgmma\b|\btcgen05\b")
 
 def compiler() -> Path:
     """NVIDIA's compiler: that on ``PATH``, of ``CUDA_HOME`` or ``CUDA_PATH``, or of the packages.
-
-    Raises:
-        LayoutError: there is none.
-    """
+    Raises LayoutError: there is none."""
     homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     package = importlib.util.find_spec("nvidia")
     roots = list(package.submodule_search_locations or ()) if package is not None else []
