@@ -112,9 +112,8 @@ def _product_values(product: ProductSpec, tile: Tile) -> Values:
     paired = (0,) if product.a_scale_rows == 0 else (1, 128)
     yield "b_scale_rows", paired if product.a_scale_rows < 128 else (1,)
     along_k = ("K",) if product.element_bytes == 2 else ()
-    no_groups = bool(product.collective or product.scaling)
-    yield "groups", (None,) if no_groups else (None, "M", "rows", "N", *along_k)
-    no_gate = no_groups or product.groups in ("N", "K")
+    yield "groups", (None,) if product.collective else (None, "M", "rows", "N", *along_k)
+    no_gate = product.collective or product.scaling or product.groups in ("N", "K")
     yield "gated", (False,) if no_gate else BOOLEAN
     in_turn = product.gated and not product.has_fp32_blocks
     yield "interleaved", BOOLEAN if in_turn else (False,)

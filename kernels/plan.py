@@ -85,6 +85,7 @@ class GroupsOfTiles:
         even: whether all have as many rows of C in memory.
         aligned: at multiples of how many of its rows or columns a tile that TMA stores begins.
         gathered, scattered: as in `ProductSpec`.
+        scaled: whether operands are block-scaled: each group has whole blocks of scales.
     """
 
     dim: int
@@ -92,6 +93,12 @@ class GroupsOfTiles:
     aligned: int
     gathered: bool
     scattered: bool
+    scaled: bool
+
+    @property
+    def apart(self) -> bool:
+        """Whether no two tiles of a group overlap."""
+        return self.scattered or self.scaled
 
 
 @dataclass(frozen=True)
@@ -149,6 +156,7 @@ def _groups_of(product: ProductSpec, swap_ab: bool) -> GroupsOfTiles | None:
         TMA_BYTES // product.c_bytes if along_rows_of_c else 1,
         product.gathered,
         product.scattered,
+        product.scaling is not None,
     )
 
 

@@ -29,10 +29,10 @@ ROWS = gl.constexpr(SCALE_BLOCK[0])
 
 
 @gluon.jit
-def load_scales(desc, mn, k, barrier, tile):
-    """Start the copy of the scales of K tile k, of the rows or columns from mn on."""
+def load_scales(desc, block, k, barrier, tile):
+    """Start the copy of the scales of K tile k, from a block of 128 rows or columns on."""
     BLOCKS: gl.constexpr = desc.block_type.shape[1]
-    async_load(desc, [mn // ROWS, k * BLOCKS, 0, 0], barrier, tma_view(tile, desc),
+    async_load(desc, [block, k * BLOCKS, 0, 0], barrier, tma_view(tile, desc),
                multicast=gl.num_ctas() > 1)  # fmt: skip
 
 
@@ -45,6 +45,7 @@ class BlockScales:
         a_tiles, b_tiles: the buffers of the pipeline.
         a, b: tensor memory.
         FORMAT: the type of the elements.
+        GROUPED: whether the tiles are of groups.
     """
 
     a_desc: tma.tensor_descriptor
@@ -54,12 +55,17 @@ class BlockScales:
     a: tensor_memory_descriptor
     b: tensor_memory_descriptor
     FORMAT: gl.constexpr
+    GROUPED: gl.constexpr
 
     @gluon.jit
     def fill(self, index, work, k, barrier):
         """Start the copies of the scales of K tile k to a buffer."""
-        load_scales(self.a_desc, work.off_m, k, barrier, self.a_tiles.index(index))
-        load_scales(self.b_desc, work.off_n, k, barrier, self.b_tiles.index(index))
+        if self.GROUPED:
+            block_m, block_n = work.block_m, work.block_n
+        else:
+            block_m, block_n = work.off_m // ROWS, work.off_n // ROWS
+        load_scales(self.a_desc, block_m, k, barrier, self.a_tiles.index(index))
+        load_scales(self.b_desc, block_n, k, barrier, self.b_tiles.index(index))
 
     @gluon.jit
     def multiply(self, index, a_tile, b_tile, sums, use_acc, free):
@@ -97,4 +103,5 @@ def block_scales_of(a_desc, b_desc, memory, PLAN: gl.constexpr):
         b = reinterpret(
             memory.slice(FIRST + TAKEN, B // ROWS * COLUMNS), b_desc.dtype, [B, COLUMNS], B_SCALES
         )
-    return BlockScales(a_desc, b_desc, a_tiles, b_tiles, a, b, PLAN.element)
+    return BlockScales(a_desc, b_desc, a_tiles, b_tiles, a, b, PLAN.element,
+                       PLAN.groups is not None)  # fmt: skip

@@ -5,7 +5,8 @@ every so-manieth, and finds the group of each by going on from the one before. N
 a group, no tensor map either: a tile of a group that is shorter than a tile is read as if it were
 whole, which brings elements of the next group, and its rows of the group alone are stored, by plain
 stores. In a longer group, the last tile ends where the group does, and overlaps the one before; it
-is stored by TMA, as are all others.
+is stored by TMA, as are all others. But not where rows are scattered, or have block scales: these
+lie in blocks of 128 rows, the first of which begins with its group.
 
 Where groups divide K, what a tile has of the next group is overwritten with zeros in shared memory,
 of both operands: it might be no number.
@@ -27,9 +28,12 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton_ext.compat import aggregate
 from triton_ext.kernels.device.scheduler import Tiling, tile_position
 from triton_ext.kernels.device.values import value
+from triton_ext.kernels.element_types import SCALE_BLOCK
 
 ROWS, COLUMNS, ALONG_K = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
 """What groups divide, of what a kernel computes."""
+SCALE_ROWS = gl.constexpr(SCALE_BLOCK[0])
+"""Rows of a block of scales."""
 
 
 @aggregate
@@ -41,6 +45,7 @@ class Turn:
         group: its group.
         start, end: that group's rows, columns, or elements of K.
         first, last: the numbers of that group's first tile, and of the next group's.
+        block: how many blocks of scales the groups before it have.
         more: whether there is one; else all else here means nothing.
     """
 
@@ -50,6 +55,7 @@ class Turn:
     end: gl.tensor
     first: gl.tensor
     last: gl.tensor
+    block: gl.tensor
     more: gl.tensor
 
 
@@ -65,6 +71,7 @@ class GroupWork:
         k_left: how many elements of the last K tile are the group's; 0 if all are.
         end: the first row or column behind the group's.
         whole: whether TMA may store the tile.
+        block_m, block_n: the first blocks of scales of the tile's rows and columns, if it has such.
     """
 
     matrix: gl.tensor
@@ -76,6 +83,8 @@ class GroupWork:
     k_left: gl.tensor
     end: gl.tensor
     whole: gl.tensor
+    block_m: gl.tensor
+    block_n: gl.tensor
 
 
 @aggregate
@@ -89,7 +98,8 @@ class Groups:
         tiling: the problem in tiles, as if it had one group.
         DIM: what they divide: `ROWS`, `COLUMNS` or `ALONG_K`.
         EVEN: whether all have as many rows in memory.
-        APART: whether no two tiles of a group overlap: TMA stores none.
+        APART: whether no two tiles of a group overlap.
+        SCALED: whether operands have block scales.
         BLOCK_K: elements of a K tile.
         ALIGNED: at multiples of how many elements along the groups a tile that TMA stores begins.
     """
@@ -101,6 +111,7 @@ class Groups:
     DIM: gl.constexpr
     EVEN: gl.constexpr
     APART: gl.constexpr
+    SCALED: gl.constexpr
     BLOCK_K: gl.constexpr
     ALIGNED: gl.constexpr
 
@@ -108,25 +119,30 @@ class Groups:
     def first(self):
         """The block's first tile. What is behind `ends` must have been written."""
         zero = gl.to_tensor(0)
-        return self.found(Turn(gl.program_id(0), zero - 1, zero, zero, zero, zero, zero == 0))
+        return self.found(Turn(gl.program_id(0), zero - 1, zero, zero, zero, zero, zero, zero == 0))
 
     @gluon.jit
     def next(self, turn):
         """The one after this."""
         tile = turn.tile + gl.num_programs(0)
         return self.found(
-            Turn(tile, turn.group, turn.start, turn.end, turn.first, turn.last, turn.more)
-        )
+            Turn(tile, turn.group, turn.start, turn.end, turn.first, turn.last, turn.block,
+                 turn.more)
+        )  # fmt: skip
 
     @gluon.jit
     def found(self, turn):
         """The turn of a tile, given the group of one before it."""
         group, start, end, first, last = turn.group, turn.start, turn.end, turn.first, turn.last
+        block = turn.block
         all_groups = self.number
         if not (self.EVEN or self.DIM == ALONG_K):
             all_groups += 1  # with what is behind the last one
         while (turn.tile >= last) & (group + 1 < all_groups):
             group += 1
+            if self.SCALED:
+                length = self.extent if self.EVEN else end - start
+                block += gl.where(group > 0, gl.cdiv(length, SCALE_ROWS), 0)
             given = gl.load(self.ends + group, mask=group < self.number, other=self.extent)
             if self.EVEN:
                 start = group * self.extent
@@ -136,7 +152,7 @@ class Groups:
                 end = gl.maximum(gl.minimum(given, self.extent), start)
             first = last
             last = first + self.tiles(end - start)
-        return Turn(turn.tile, group, start, end, first, last, turn.tile < last)
+        return Turn(turn.tile, group, start, end, first, last, block, turn.tile < last)
 
     @gluon.jit
     def tiles(self, length):
@@ -169,14 +185,28 @@ class Groups:
             k_left = length % self.BLOCK_K
         tile_m, tile_n = tile_position(turn.tile - turn.first, down, across, tiling.group)
         off_m, off_n = tile_m * tiling.BLOCK_M, tile_n * tiling.BLOCK_N
+        matrix = gl.minimum(turn.group, self.number - 1)
+        block_m, block_n = zero, zero
+        if self.SCALED:
+            block_m, block_n = off_m // SCALE_ROWS, off_n // SCALE_ROWS
+            if self.DIM == ROWS:
+                block_m += turn.block
+                block_n += matrix * gl.cdiv(tiling.size_n, SCALE_ROWS)
+            else:
+                block_n += turn.block
+                block_m += matrix * gl.cdiv(tiling.size_m, SCALE_ROWS)
         if self.DIM == ROWS:
-            off_m = self.tile_start(turn, off_m, length - tiling.BLOCK_M)
-            whole = (length >= tiling.BLOCK_M) & (off_m % self.ALIGNED == 0)
+            last = length - tiling.BLOCK_M
+            whole = off_m <= last if self.APART else last >= 0
+            off_m = self.tile_start(turn, off_m, last)
+            whole &= off_m % self.ALIGNED == 0
         elif self.DIM == COLUMNS:
-            off_n = self.tile_start(turn, off_n, length - tiling.BLOCK_N)
-            whole = (length >= tiling.BLOCK_N) & (off_n % self.ALIGNED == 0)
+            last = length - tiling.BLOCK_N
+            whole = off_n <= last if self.APART else last >= 0
+            off_n = self.tile_start(turn, off_n, last)
+            whole &= off_n % self.ALIGNED == 0
         return GroupWork(
-            gl.minimum(turn.group, self.number - 1),
+            matrix,
             off_m + ROW,
             off_n,
             zero,
@@ -185,6 +215,8 @@ class Groups:
             k_left,
             turn.end,
             whole,
+            block_m,
+            block_n,
         )
 
     @gluon.jit
@@ -219,7 +251,7 @@ def groups_of(values, tiling, a_desc, b_desc, c_desc, k_extent, PLAN: gl.constex
         extent = extent // number
     return Groups(
         value(values, "offs", PLAN), number, extent, tiling, DIM, PLAN.groups.even,
-        PLAN.groups.scattered, PLAN.tile.block_k, PLAN.groups.aligned,
+        PLAN.groups.apart, PLAN.groups.scaled, PLAN.tile.block_k, PLAN.groups.aligned,
     )  # fmt: skip
 
 

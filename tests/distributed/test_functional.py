@@ -53,9 +53,9 @@ def test_flops_are_those_of_torchs_product_of_all_rows():
     from triton_ext import distributed
 
     def counted(function, *operands):
-        with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
-            with FlopCounterMode(display=False) as counter:
-                function(*operands)
+        fake = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+        with fake, FlopCounterMode(display=False) as counter:
+            function(*operands)
         return counter.get_total_flops()
 
     a, b = torch.ones(8, 32).half(), torch.ones(32, 16).half()

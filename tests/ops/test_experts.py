@@ -20,12 +20,13 @@ from triton_ext.kernels.choice import candidates  # noqa: E402
 from triton_ext.kernels.spec import kernel_spec  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.epilogue import Epilogue  # noqa: E402
+from triton_ext.ops.grouped import _applied  # noqa: E402
 from triton_ext.ops.launches import PreparedLaunch  # noqa: E402
 from triton_ext.ops.products import product  # noqa: E402
 
 needs_new = pytest.mark.skipif(not candidates.is_new(), reason="needs Triton 3.9")
 pytestmark = [pytest.mark.usefixtures("no_binaries", "shallow", "poisoned_memory"), needs_new]
-E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+E4M3, E5M2, E8M0 = torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu
 
 
 def integers(generator, *shape, dtype=torch.bfloat16):
@@ -392,6 +393,150 @@ def test_what_the_drop_in_takes():
     assert sorted(launched) == ["K", "M", "M"]
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
+
+
+# A tile, and what groups divide.
+SCALED_TILES = [
+    ({"block_n": 256, "c_parts": 2}, "M"),
+    ({"block_n": 128, "cluster_m": 2, "cta_group": 2}, "M"),
+    ({"block_n": 128, "block_m": 256, "swap_ab": True, "c_parts": 2}, "M"),
+    ({"block_n": 128}, "rows"),
+    ({"block_n": 256, "cluster_m": 2, "c_parts": 2}, "N"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*remote-scope.*")
+@pytest.mark.parametrize("number", range(len(SCALED_TILES)))
+def test_tiles_of_groups_with_block_scales(number):
+    """Blocks of scales begin with each group: empty, shorter and longer than a tile."""
+    tile, groups = SCALED_TILES[number]
+    generator = torch.Generator().manual_seed(number)
+    lengths, k, other = [5, 0, 300, 1, 128], 200, 136
+    many = 310 if groups == "rows" else sum(lengths) + 9
+
+    def powers(*shape):
+        return (2.0 ** torch.randint(-3, 4, shape, generator=generator)).to(E8M0)
+
+    def operand(batch, rows):
+        lead = (len(lengths),) if batch else ()
+        stored, scales = integers(generator, *lead, rows, k, dtype=E4M3), powers(*lead, rows, 2)
+        each = scales.double().repeat_interleave(128, -1)[..., :k]
+        return stored, scales, stored.double() * each
+
+    a, scale_a, a_values = operand(groups != "M", other if groups == "N" else many)
+    b, scale_b, b_values = operand(groups != "N", many if groups == "N" else other)
+    counts = torch.tensor(lengths).int()
+    ends = counts if groups == "rows" else counts.cumsum(0).int()
+    config = kernel_spec(
+        100, "mxfp8", block_k=128, consumers=1, stages=2, out_type="fp32", batched=True,
+        groups=groups, **tile,
+    )  # fmt: skip
+    with triton_ext.emulate("sm_100", schedule=SCHEDULES[number % 3]):
+        scales = _applied(a, b.mT, ends, scale_a, scale_b.mT)
+        epilogue = Epilogue(offs=ends, blocks_a=scales[0], blocks_b=scales[1])
+        made = product(Call(a, b.mT, epilogue, torch.float32, config=config))
+    first, b_values = 0, b_values.mT
+    for group, length in enumerate(lengths):
+        end = first + length
+        if groups == "M":
+            found, expected = made[first:end], a_values[first:end] @ b_values[group]
+        elif groups == "N":
+            found, expected = made[:, first:end], a_values[group] @ b_values[:, first:end]
+        else:
+            found, expected = made[group, :length], a_values[group, :length] @ b_values[group]
+        assert torch.equal(found.double(), expected)
+        first = end
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@settings(max_examples=some(3))
+@given(
+    st.lists(st.sampled_from([0, 1, 60, 128, 131]), min_size=1, max_size=4), st.integers(0, 5),
+    st.sampled_from([32, 130, 256]), st.sampled_from([8, 72, 136]), st.sampled_from([1, 128]),
+    st.booleans(), st.integers(0, 99),
+)  # fmt: skip
+def test_groups_with_powers_of_two(arch, lengths, behind, k, n, together, gathered, seed):
+    """fp32 sums of them on Hopper, the tensor cores' own scales on Blackwell."""
+    generator = torch.Generator().manual_seed(seed)
+    m, along = sum(lengths) + behind, -(-k // 128)
+    tokens = 20 if gathered else m
+    a, b = (integers(generator, *size, k, dtype=E4M3) for size in ((tokens,), (len(lengths), n)))
+    rows = torch.randint(-1, 22, (m,), generator=generator).int() if gathered else None
+    scales = [
+        2.0 ** torch.randint(-3, 4, shape, generator=generator)
+        for shape in ((tokens, along), (len(lengths), -(-n // together), along))
+    ]
+    offs = torch.tensor(lengths).cumsum(0).int()
+    with triton_ext.emulate(arch):
+        made = triton_ext.scaled_grouped_mm(
+            a, b.mT, scales[0].to(E8M0), scales[1].mT.to(E8M0), offs, rows=rows,
+            out_dtype=torch.float32,
+        )  # fmt: skip
+    wide = [each.double().repeat_interleave(128, -1)[..., :k] for each in scales]
+    a, b = a.double() * wide[0], b.double() * wide[1].repeat_interleave(together, 1)[:, :n]
+    if gathered:
+        known = (rows >= 0) & (rows < tokens)
+        a = a[rows.where(known, 0).long()].where(known[:, None], 0)
+    expected, first = torch.zeros(m, n, dtype=torch.float64), 0
+    for group, length in enumerate(lengths):
+        expected[first : first + length] = a[first : first + length] @ b[group].mT
+        first += length
+    assert torch.equal(made.double(), expected)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.nn.functional, "scaled_grouped_mm"), reason="torch has no scaled_grouped_mm"
+)
+def test_torchs_mxfp8_of_groups():
+    """Scales of 32 elements as torchao writes them out, by torch's recipes and without."""
+    generator = torch.Generator().manual_seed(6)
+    lengths, k, n = [5, 0, 141], 160, 136
+    offs = torch.tensor(lengths).cumsum(0).int()
+
+    def blocked(scales):
+        """Blocks of 128 x 4, each as 32 x 16 (``torchao/prototype/mx_formats/utils.py``)."""
+        rows, columns = scales.shape
+        padded = torch.zeros(-(-rows // 128) * 128, -(-columns // 4) * 4, dtype=torch.uint8)
+        padded[:rows, :columns] = scales.view(torch.uint8)
+        tiles = padded.view(len(padded) // 128, 128, -1, 4).transpose(1, 2).reshape(-1, 4, 32, 4)
+        return tiles.transpose(1, 2).flatten().view(E8M0)
+
+    def stored(sizes):
+        found = [integers(generator, size, k, dtype=E4M3) for size in sizes]
+        exponents = [torch.randint(-3, 4, (size, k // 32), generator=generator) for size in sizes]
+        scales = [2.0**each for each in exponents]
+        values = [
+            each.double() * scale.double().repeat_interleave(32, 1)
+            for each, scale in zip(found, scales, strict=True)
+        ]
+        return found, [blocked(each.to(E8M0)) for each in scales], values
+
+    (a, a_scales, a_values) = stored([size for size in lengths if size])
+    (b, b_scales, b_values) = stored([n] * len(lengths))
+    a, b = torch.cat(a), torch.stack(b)
+    scale_a, scale_b = torch.cat(a_scales).view(-1, 8), torch.stack(b_scales)
+    expected = torch.cat([a_values[0] @ b_values[0].t(), a_values[1] @ b_values[2].t()])
+    functional, kind = torch.nn.functional, torch.nn.functional.ScalingType.BlockWise1x32
+    swizzle = torch.nn.functional.SwizzleType.SWIZZLE_32_4_4
+    with triton_ext.emulate("sm_100"):
+        made = triton_ext.scaled_grouped_mm(a, b.mT, scale_a, scale_b, offs)
+        with triton_ext.drop_in():
+            older = torch._scaled_grouped_mm(a, b.mT, scale_a, scale_b, offs=offs)
+            newer = functional.scaled_grouped_mm(
+                a, b.mT, scale_a, kind, scale_b, kind, swizzle, swizzle, offs=offs
+            )
+        for wrong in (scale_b[:, :-1], scale_b[:2], scale_b.t().contiguous().t()):
+            with pytest.raises(LayoutError, match=r"scale_b\.shape.*of each 32 elements"):
+                triton_ext.scaled_grouped_mm(a, b.mT, scale_a, wrong, offs)
+        with pytest.raises(LayoutError, match=r"scale_a\.shape.*multiple of 1024"):
+            triton_ext.scaled_grouped_mm(a, b.mT, scale_a[:5], scale_b, offs)
+        with pytest.raises(LayoutError, match=r"scale_b\.dtype.*as that of the other"):
+            triton_ext.scaled_grouped_mm(a, b.mT, scale_a, torch.ones(1), offs)
+    assert torch.equal(made, expected.bfloat16())
+    assert torch.equal(older, made)
+    assert torch.equal(newer, made)
+    with triton_ext.emulate("sm_90"), pytest.raises(LayoutError, match="need Blackwell"):
+        triton_ext.scaled_grouped_mm(a, b.mT, scale_a, scale_b, offs)
 
 
 @pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_mm"), reason="torch has no scaled_mm")

@@ -23,7 +23,7 @@ from triton_ext.ops.checks import (
     checked,
     has_kernels,
 )
-from triton_ext.ops.eager import multiply, repeated, shortened
+from triton_ext.ops.eager import multiply, repeated, shortened, shortened_with
 from triton_ext.ops.epilogue import (
     NOTHING,
     Epilogue,
@@ -38,7 +38,13 @@ from triton_ext.ops.epilogue import (
 from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangents
 from triton_ext.ops.gates import Gate
 from triton_ext.ops.products import product
-from triton_ext.ops.scales import blocks_of, for_tensor_cores, have_blocks, same_shape
+from triton_ext.ops.scales import (
+    blocks_of,
+    for_tensor_cores,
+    have_blocks,
+    same_shape,
+    scale_columns,
+)
 from triton_ext.ops.shapes import canonical
 from triton_ext.ops.types import SCALE_LENGTHS, bias_type
 
@@ -359,6 +365,16 @@ def scaled_mm(
         fallback: as for `matmul`; but not where an operand has two scales.
     """
     check_kind("out_dtype", out_dtype, torch.dtype)
+    function, others = None, (scale_a, None if scale_b is scale_a else scale_b, bias)
+    if (
+        batch_invariant is None
+        and type(use_fast_accum) is bool
+        and (activation is None or type(activation) is str)
+    ):
+        function = "scaled_mm", activation, out_dtype, use_fast_accum
+        made = shortened_with(function, a, b, *others)
+        if made is not None:
+            return made
     (blocks_a, whole_a), (blocks_b, whole_b) = _scales("a", scale_a), _scales("b", scale_b)
     if (blocks_a is None) != (blocks_b is None):  # with K up to 128 as long as a row's
         blocks_a, whole_a = _as_blocks(blocks_a, whole_a)
@@ -373,7 +389,7 @@ def scaled_mm(
     call = call_of((a, b, epilogue, out_dtype, None, False, None, batch_invariant))
     check_order(call)
     if scale_a is not None and scale_b is not None and (blocks_a is None) == (blocks_b is None):
-        made = repeated(call)
+        made = repeated(call, function, others)
         if made is not None:
             return made
     check_dims(2, a=a, b=b)
@@ -512,14 +528,13 @@ def _check_blocks(
         _check_fp32_blocks(a, m, n, blocks_a, blocks_b)
         return
     legal = [first.dtype] if first.dtype in SCALE_LENGTHS else list(SCALE_LENGTHS)
-    k = a.shape[1] * (2 if a.dtype == torch.float4_e2m1fn_x2 else 1)
     for name, blocks, rows in (("scale_a", blocks_a, m), ("scale_b", blocks_b, n)):
         check_kind(name, blocks, Tensor, optional=True)
         if blocks is None or blocks.dtype not in legal:
             found = "no blocks" if blocks is None else blocks.dtype
             rule = f"must be of blocks, and one of {legal}, for both operands; or fp32 for both"
             raise LayoutError(f"{name}.dtype", found, rule)
-        size = -(-rows // 128) * 512 * -(-k // (4 * SCALE_LENGTHS[blocks.dtype]))
+        size = -(-rows // 128) * 512 * scale_columns(a, blocks.dtype)
         if blocks.numel() != size or not blocks.is_contiguous():
             rule = f"must be contiguous, of {size} scales in blocks of 128 x 4"
             raise LayoutError(f"{name}.shape", tuple(blocks.shape), rule)

@@ -4,21 +4,23 @@ experts multiplies each expert's tokens with its weights in one launch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError
+from triton_ext.kernels.element_types import SCALE_BLOCK
 from triton_ext.ops import checks, flops, products
 from triton_ext.ops.call import Call, is_bare, wants_gradient
-from triton_ext.ops.eager import repeated
-from triton_ext.ops.epilogue import Epilogue
+from triton_ext.ops.eager import repeated, shortened_with
+from triton_ext.ops.epilogue import NOTHING, Epilogue
 from triton_ext.ops.forward_mode import refuse_tangents
 from triton_ext.ops.functional import matmul
 from triton_ext.ops.gates import GATES, Gate
 from triton_ext.ops.grouped_gradients import backward, keep
-from triton_ext.ops.scales import have_blocks, same_shape
+from triton_ext.ops.scales import for_tensor_cores, have_blocks, same_shape, scale_columns
 from triton_ext.ops.types import output_type
 
 _library = torch.library.Library("triton_ext", "FRAGMENT")
@@ -82,6 +84,11 @@ def grouped_mm(
     Raises:
         UnsupportedDeviceError, LayoutError: as for `matmul`.
     """
+    given = [offs, counts, rows, out_rows, factors, bias]
+    function = "grouped_mm", activation, out_dtype
+    made = _shortened(function, a, b, given, batch_invariant)
+    if made is not None:
+        return made
     ends = _ends(a, b, offs, counts)
     _check_gated(activation)
     if ends is None:
@@ -93,7 +100,8 @@ def grouped_mm(
             a, b, activation=activation, out_dtype=out_dtype, batch_invariant=batch_invariant
         )
     epilogue = Epilogue(bias, activation, offs=ends, rows=rows, out_rows=out_rows, factors=factors)
-    return _made(Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant))
+    call = Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant)
+    return _made(call, function, given)
 
 
 def scaled_grouped_mm(
@@ -121,40 +129,84 @@ def scaled_grouped_mm(
     columns or rows that are shared by 128 not of the operand that groups divide. There is no
     gradient.
 
+    Scales of blocks may be ``float8_e8m0fnu``, of powers of two alone: on Blackwell the tensor
+    cores apply them, where a and b are of one type, after torch has written them out for these;
+    elsewhere they are made fp32. For Blackwell they may be written out already, as PyTorch has
+    mxfp8: a scale for each 32 elements along K, in blocks of 128 rows (`triton_ext.scaled_mm`),
+    where each group, or each matrix of a batch, begins with a block: (G, bytes) of a batch, and of
+    a matrix two dimensions of any length, which are of the product's rows, also with `rows`.
+
     Args:
         a, b, offs, counts: as for `grouped_mm`, of e4m3 or e5m2, but for the form that divides K.
-        scale_a, scale_b: fp32. With counts, those of a begin with G, too. With `rows`, those of a
-            are of its own rows; torch permutes them.
+        scale_a, scale_b: as above, of one type. With counts, those of a begin with G, too. With
+            `rows`, those of a are of its own rows; torch permutes them.
         rows, out_rows, factors, bias: as for `grouped_mm`.
         activation: as for `grouped_mm`; with scales of blocks as for `triton_ext.scaled_mm`.
         out_dtype: of the output.
         use_fast_accum, batch_invariant: as for `triton_ext.scaled_mm`.
     """
+    given = [scale_a, scale_b, offs, counts, rows, out_rows, factors, bias]
+    function = "scaled_grouped_mm", activation, out_dtype, bool(use_fast_accum)
+    made = _shortened(function, a, b, given, batch_invariant)
+    if made is not None:
+        return made
     ends = _ends(a, b, offs, counts)
     if ends is None:
         raise LayoutError("offs", None, "must be given, or counts of two batches")
     _check_gated(activation)
+    call = scaled_call(
+        a, b, scale_a, scale_b, ends, out_dtype, use_fast_accum, batch_invariant,
+        Epilogue(bias, activation, rows=rows, out_rows=out_rows, factors=factors),
+    )  # fmt: skip
+    if wants_gradient(call):
+        rule = "scaled_grouped_mm has no gradient; detach its operands"
+        raise LayoutError("requires_grad", True, rule)
+    return _made(call, function, given)
+
+
+def scaled_call(
+    a: Tensor, b: Tensor, scale_a: Any, scale_b: Any, ends: Tensor, out_dtype: torch.dtype,
+    use_fast_accum: bool, batch_invariant: bool | None = None, epilogue: Epilogue = NOTHING,
+) -> Call:  # fmt: skip
+    """The call of `scaled_grouped_mm`; LayoutError of scales that do not fit. `epilogue` has the
+    rest of it."""
+    rows = epilogue.rows
     scales, blocks = _scales(a, b, ends, scale_a, scale_b)
     if rows is not None:
         checks.check_groups(Call(a, b, Epilogue(offs=ends, rows=rows)))
         (of_a, whole), (blocks_a, blocks_b) = scales, blocks
-        scales, blocks = (_taken(of_a, rows), whole), (_taken(blocks_a, rows), blocks_b)
-    epilogue = Epilogue(
-        bias, activation, scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0],
-        blocks_b=blocks[1], fp32_accumulation=not use_fast_accum, offs=ends, rows=rows,
-        out_rows=out_rows, factors=factors,
+        scales = _taken(of_a, rows), whole
+        if not _are_written_out(a, b, blocks_a, blocks_b):
+            blocks = _taken(blocks_a, rows), blocks_b
+    blocks = _applied(a, b, ends, *blocks)
+    epilogue = epilogue._replace(
+        scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0], blocks_b=blocks[1],
+        fp32_accumulation=not use_fast_accum, offs=ends,
     )  # fmt: skip
-    call = Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant)
-    if wants_gradient(call):
-        rule = "scaled_grouped_mm has no gradient; detach its operands"
-        raise LayoutError("requires_grad", True, rule)
-    return _made(call)
+    return Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant)
+
+
+def _shortened(
+    function: tuple[Any, ...], a: Any, b: Any, others: list[Any], batch_invariant: Any
+) -> Tensor | None:
+    """What a call makes that has a shortcut; else None. Nothing is assumed of what it is given.
+    `function`: a name, an activation, an output's type, and what else equality tells apart."""
+    _, activation, out_dtype, *_ = function
+    if not (
+        batch_invariant is None
+        and (activation is None or type(activation) is str)
+        and (out_dtype is None or type(out_dtype) is torch.dtype)
+    ):
+        return None
+    return shortened_with(function, a, b, *others)
 
 
 def _taken(scales: Tensor | None, rows: Tensor) -> Tensor | None:
     """The scales of these rows of a; any for a row that is none, as zeros are multiplied there."""
     if scales is None or scales.numel() == 1:
         return scales
+    if scales.dtype != torch.float32:  # which torch takes as bytes alone
+        return scales.view(torch.uint8)[rows.clamp(0, len(scales) - 1)].view(scales.dtype)
     return scales.index_select(0, rows.clamp(0, len(scales) - 1))
 
 
@@ -185,6 +237,8 @@ def _ends(a: Any, b: Any, offs: Any, counts: Any) -> Tensor | None:
     return found
 
 
+POWERS = torch.float8_e8m0fnu
+"""The type of scales that are powers of two."""
 Pair = tuple[Tensor | None, Tensor | None]
 
 
@@ -194,11 +248,15 @@ def _scales(a: Tensor, b: Tensor, offs: Tensor, scale_a: Any, scale_b: Any) -> t
         raise LayoutError("a.shape", tuple(a.shape), "must have 3 dimensions, or b, with scales")
     for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
         checks.check_kind(name, scale, Tensor)
-        if scale.dtype != torch.float32:
-            raise LayoutError(f"{name}.dtype", scale.dtype, "must be torch.float32")
+        if scale.dtype not in (torch.float32, POWERS) or scale.dtype != scale_a.dtype:
+            rule = f"must be torch.float32, or {POWERS} as that of the other operand"
+            raise LayoutError(f"{name}.dtype", scale.dtype, rule)
+    if _are_written_out(a, b, scale_a, scale_b):
+        _check_written_out(a, b, scale_a, scale_b)
+        return (None, None), (scale_a, scale_b)
     k, m, n = a.shape[-1], a.shape[-2], b.shape[-1]
     rows, columns = (*a.shape[:-2], m), (*b.shape[:-2], n)
-    if all(
+    if scale_a.dtype == torch.float32 and all(
         scale.numel() == 1 or same_shape(scale.shape, shape) or same_shape(scale.shape, last)
         for scale, shape, last in (
             (scale_a, rows, (*rows, 1)), (scale_b, columns, (*columns[:-1], 1, n))
@@ -220,15 +278,57 @@ def _scales(a: Tensor, b: Tensor, offs: Tensor, scale_a: Any, scale_b: Any) -> t
         if divided and scale.shape[-2] != size:
             rule = "must be of each row (column) of the operand that groups divide"
             raise LayoutError(f"{name}.shape", tuple(scale.shape), rule)
-    if a.dim() == b.dim() == 3:  # groups follow each other
-        scale_a = scale_a.flatten(0, 1)
     return (None, None), (scale_a, scale_b)
 
 
-def _made(call: Call) -> Tensor:
-    """The result of a call, by the shortest way on which torch sees all that it must know of."""
+def _are_written_out(a: Tensor, b: Tensor, scale_a: Tensor | None, scale_b: Tensor | None) -> bool:
+    """Whether scales are as the tensor cores take them: those of a batch have two dimensions."""
+    if scale_a is None or scale_b is None or scale_a.dtype != POWERS:
+        return False
+    return scale_b.dim() == 2 if b.dim() == 3 else scale_a.dim() == 2
+
+
+def _check_written_out(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> None:
+    """Raise LayoutError unless there are as many scales as there must be."""
+    high = SCALE_BLOCK[0]
+    block_bytes = high * SCALE_BLOCK[1] * scale_columns(a, POWERS)
+    for name, scale, operand in (("scale_a", scale_a, a), ("scale_b", scale_b, b.mT)):
+        bytes_of_one = -(-operand.shape[-2] // high) * block_bytes
+        if operand.dim() == 3:
+            wanted = f"{(len(operand), bytes_of_one)}"
+            fits = same_shape(scale.shape, (len(operand), bytes_of_one))
+        else:
+            wanted = f"of 2 dimensions, and of a multiple of {block_bytes} elements"
+            fits = scale.dim() == 2 and scale.numel() > 0 and scale.numel() % block_bytes == 0
+        if not (fits and scale.is_contiguous()):
+            rule = f"must be {wanted}, contiguous: of each 32 elements along K"
+            raise LayoutError(f"{name}.shape", tuple(scale.shape), rule)
+
+
+def _applied(
+    a: Tensor, b: Tensor, ends: Tensor, blocks_a: Tensor | None, blocks_b: Tensor | None
+) -> Pair:
+    """Scales of blocks as kernels of the operands' device take them."""
+    if blocks_a is None or blocks_b is None or _are_written_out(a, b, blocks_a, blocks_b):
+        return blocks_a, blocks_b
+    if blocks_a.dtype == POWERS and checks.by_tensor_cores(a, b, POWERS):
+        rows = blocks_a.shape[-2] if b.dim() == 3 else a.shape[-2]
+        return (
+            for_tensor_cores(blocks_a, rows, ends if a.dim() == 2 else None),
+            for_tensor_cores(blocks_b.mT, b.shape[-1], ends if b.dim() == 2 else None),
+        )
+    if a.dim() == b.dim() == 3:  # groups follow each other
+        blocks_a = blocks_a.flatten(0, 1)
+    return blocks_a.float(), blocks_b.float()
+
+
+def _made(
+    call: Call, function: tuple[Any, ...] | None = None, others: Sequence[Any] | None = None
+) -> Tensor:
+    """The result of a call, by the shortest way on which torch sees all that it must know of.
+    `function`, `others`: what `_shortened` was asked for it."""
     if not wants_gradient(call):
-        made = repeated(call)
+        made = repeated(call, function if call.batch_invariant is None else None, others)
         if made is not None:
             return made
     checks.check_groups(call)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from triton_ext.kernels.element_types import SCALE_BLOCK, Major
+from triton_ext.kernels.element_types import Major
 from triton_ext.ops.types import has_both_majors
 
 TMA_ALIGNMENT = 16
@@ -106,25 +107,39 @@ def readable(matrix: torch.Tensor, k_dim: int, arch: int = 90) -> TmaView | None
     return None
 
 
-def scale_view(blocks: torch.Tensor, rows: int) -> TmaView:
-    """How TMA reads scales: 512 bytes for 128 rows and 4 columns of scales."""
-    along = blocks.numel() // (_rounded_up(rows, SCALE_BLOCK[0]) * SCALE_BLOCK[1])
-    shape = (-(-rows // SCALE_BLOCK[0]), along, 2, 256)
+def scale_view(blocks: torch.Tensor, along: int) -> TmaView:
+    """How TMA reads scales: 512 bytes for 128 rows and 4 columns of scales, of which there are so
+    many.
+    """
+    shape = (blocks.numel() // (512 * along), along, 2, 256)
     return TmaView(shape, (512 * along, 512, 256, 1), "K")
 
 
-def readable_copy(matrix: torch.Tensor, k_dim: int, arch: int = 90) -> torch.Tensor:
-    """The same operand in memory that TMA can read: by rows, or along K if it must be so.
+def readable_copy(
+    matrix: torch.Tensor,
+    k_dim: int,
+    arch: int = 90,
+    copy: Callable[[torch.Tensor, torch.Tensor], Any] = torch.Tensor.copy_,
+) -> torch.Tensor:
+    """The same operand in memory that TMA can read: by columns if these are contiguous, else by
+    rows; or along K if it must be so.
 
     A batch whose matrices are all the same memory becomes a batch of one.
+
+    Args:
+        copy: what is given the new memory and the matrix, maybe transposed, to copy it.
     """
     if matrix.dtype == torch.float4_e2m1fn_x2:  # which torch fills and copies as bytes alone
-        return readable_copy(matrix.view(torch.uint8), k_dim, arch).view(matrix.dtype)
-    if k_dim == 0 and not has_both_majors(matrix.dtype, arch):
-        return readable_copy(matrix.mT, 1).mT
+        return readable_copy(matrix.view(torch.uint8), k_dim, arch, copy).view(matrix.dtype)
+    both = has_both_majors(matrix.dtype, arch)
+    by_columns = matrix.stride(-2) == 1 != matrix.stride(-1) if both else k_dim == 0
+    if by_columns:
+        return readable_copy(matrix.mT, 1, arch, copy).mT
     if matrix.dim() == 3 and matrix.stride(0) == 0:
         matrix = matrix[:1]
-    return aligned_empty(matrix, matrix.shape).copy_(matrix)
+    made = aligned_empty(matrix, matrix.shape)
+    copy(made, matrix)
+    return made
 
 
 def operand_view(

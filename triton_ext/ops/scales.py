@@ -10,6 +10,7 @@ from torch import Tensor
 
 from triton_ext.kernels.element_types import FP32_SCALE_BLOCK, SCALE_BLOCK, Major
 from triton_ext.ops.operands import TMA_ALIGNMENT
+from triton_ext.ops.types import SCALE_LENGTHS
 
 
 def blocks_of(size: int) -> int:
@@ -66,22 +67,49 @@ def have_blocks(blocks: Tensor, rows: int, k: int) -> bool:
     return (many == rows or many == blocks_of(rows)) and along == blocks_of(k)
 
 
-def for_tensor_cores(blocks: Tensor, rows: int) -> Tensor:
-    """Scales of 128 elements along K, of one byte, as the tensor cores take them: for each 32 of
-    these the same, and in blocks of `SCALE_BLOCK`, which are padded.
+def scale_columns(a: Tensor, scales: torch.dtype) -> int:
+    """How many blocks of scales, as the tensor cores take them, lie side by side along K.
 
     Args:
-        blocks: (rows or blocks of rows, along K).
+        a: (..., K).
+        scales: their type.
+    """
+    k = a.shape[-1] * (2 if a.dtype == torch.float4_e2m1fn_x2 else 1)
+    return -(-k // (SCALE_BLOCK[1] * SCALE_LENGTHS[scales]))
+
+
+def for_tensor_cores(blocks: Tensor, rows: int, ends: Tensor | None = None) -> Tensor:
+    """Scales of 128 elements along K, of one byte, as the tensor cores take them: for each 32 of
+    these the same, and in blocks of `SCALE_BLOCK`, which are padded. (..., bytes)
+
+    Args:
+        blocks: (..., rows or blocks of rows, along K).
         rows: those of the operand.
+        ends: where groups of rows end, each of which begins with a block.
     """
     high, wide = SCALE_BLOCK
     each = blocks.view(torch.uint8)
-    if len(each) != rows:
-        each = each.repeat_interleave(FP32_SCALE_BLOCK, 0)
-    padding = -(-rows // high) * high - len(each)
+    if each.shape[-2] != rows:
+        each = each.repeat_interleave(FP32_SCALE_BLOCK, -2)[..., :rows, :]
+    if ends is not None:
+        each = _apart(each, ends)
+    padding = -each.shape[-2] % high
     if padding > 0:
         each = torch.nn.functional.pad(each, (0, 0, 0, padding))
     # Of row r, the scales of 4 blocks of 32 lie at 16 * (r % 32) + 4 * (r // 32).
-    words = each.unflatten(0, (-1, 4, high // 4)).permute(0, 3, 2, 1)
-    found: Tensor = words.unsqueeze(-1).expand(*words.shape, wide).flatten()
+    words = each.unflatten(-2, (-1, 4, high // 4)).movedim((-1, -2), (-3, -2))
+    found: Tensor = words.unsqueeze(-1).expand(*words.shape, wide).flatten(-5)
     return found.view(blocks.dtype)
+
+
+def _apart(each: Tensor, ends: Tensor) -> Tensor:
+    """Rows whose groups begin at multiples of `SCALE_BLOCK`'s; ends are read as the kernel does."""
+    high, rows = SCALE_BLOCK[0], len(each)
+    ends = ends.clamp(0, rows).cummax(0).values
+    starts = torch.nn.functional.pad(ends, (1, 0))
+    first = ((starts.diff() + (high - 1)) // high).cumsum(0)
+    first = torch.nn.functional.pad(first, (1, 0)) * high
+    row = torch.arange(rows, device=each.device, dtype=ends.dtype)
+    group = torch.searchsorted(ends, row, right=True)
+    made = each.new_zeros(((rows // high + len(ends) + 1) * high, each.shape[1]))
+    return made.index_copy(0, first[group] + row - starts[group], each)
