@@ -578,13 +578,7 @@ def test_autotune(tmp_path, monkeypatch):
     monkeypatch.setenv(tuned.FOLDER_VARIABLE, str(tmp_path))
     tuned.clear_cache()
     batch = tuple(x.expand(3, -1, -1).clone() for x in operands(64, 96, 128))
-    used = []
-    launch = launches.PreparedLaunch.__call__
-    monkeypatch.setattr(
-        launches.PreparedLaunch,
-        "__call__",
-        lambda self, *args: used.append(self.config) or launch(self, *args),
-    )
+    used = launched_with(monkeypatch)
     try:
         for a, b in (operands(512, 1024, 4096), batch):
             triton_ext.matmul(a, b)
@@ -605,6 +599,26 @@ def test_autotune(tmp_path, monkeypatch):
         plans.clear_cache()
 
 
+def launched_with(monkeypatch):
+    """The configurations of what our kernels launch from now on, by shortcuts too."""
+    found = []
+    launch, at = launches.PreparedLaunch.__call__, launches.PreparedLaunch.at
+
+    def launched(self, *args):
+        found.append(self.config)
+        return launch(self, *args)
+
+    def launched_at(self, *args):
+        made = at(self, *args)
+        if made:
+            found.append(self.config)
+        return made
+
+    monkeypatch.setattr(launches.PreparedLaunch, "__call__", launched)
+    monkeypatch.setattr(launches.PreparedLaunch, "at", launched_at)
+    return found
+
+
 def test_every_product_is_measured(tmp_path, monkeypatch):
     """At its first call, but not while a graph is captured; what torch makes faster, a drop-in
     leaves to it.
@@ -612,13 +626,7 @@ def test_every_product_is_measured(tmp_path, monkeypatch):
     monkeypatch.setenv(tuned.FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setattr(rule, "_given", None)
     tuned.clear_cache()
-    launched = []
-    launch = launches.PreparedLaunch.__call__
-    monkeypatch.setattr(
-        launches.PreparedLaunch,
-        "__call__",
-        lambda self, *args: launched.append(self.config) or launch(self, *args),
-    )
+    launched = launched_with(monkeypatch)
     try:
         triton_ext.measured_kernels()
         a, b = operands(200, 1024, 512)
@@ -654,15 +662,8 @@ def test_every_product_is_measured(tmp_path, monkeypatch):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How many launches were made by our kernels."""
-    calls = []
-    original = launches.PreparedLaunch.__call__
-    monkeypatch.setattr(
-        launches.PreparedLaunch,
-        "__call__",
-        lambda self, *args: calls.append(1) or original(self, *args),
-    )
-    return calls
+    """A list that grows with each launch by our kernels."""
+    return launched_with(monkeypatch)
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))

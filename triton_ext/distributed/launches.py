@@ -25,6 +25,7 @@ from triton_ext.ops.launches import Link, PreparedLaunch
 from triton_ext.ops.operands import (
     TMA_ALIGNMENT,
     TmaView,
+    aligned_empty,
     readable,
     readable_copy,
     tma_strides,
@@ -274,7 +275,9 @@ def _aligned(size: int) -> int:
 
 def _readable(a: Tensor, b: Tensor, copies: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
     """The operands where the kernel, and the copy engines, can read them."""
-    return readable_copy(a, 1) if copies[0] else a, readable_copy(b, 0) if copies[1] else b
+    if copies[0]:
+        a = aligned_empty(a, a.shape).copy_(a)
+    return a, readable_copy(b, 0) if copies[1] else b
 
 
 def gather(

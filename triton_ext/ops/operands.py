@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -114,18 +115,31 @@ def scale_view(blocks: torch.Tensor, along: int) -> TmaView:
     return TmaView(shape, (512 * along, 512, 256, 1), "K")
 
 
-def readable_copy(matrix: torch.Tensor, k_dim: int, arch: int = 90) -> torch.Tensor:
-    """The same operand in memory that TMA can read: by rows, or along K if it must be so.
+def readable_copy(
+    matrix: torch.Tensor,
+    k_dim: int,
+    arch: int = 90,
+    copy: Callable[[torch.Tensor, torch.Tensor], Any] = torch.Tensor.copy_,
+) -> torch.Tensor:
+    """The same operand in memory that TMA can read: by columns if these are contiguous, else by
+    rows; or along K if it must be so.
 
     A batch whose matrices are all the same memory becomes a batch of one.
+
+    Args:
+        copy: what is given the new memory and the matrix, maybe transposed, to copy it.
     """
     if matrix.dtype == torch.float4_e2m1fn_x2:  # which torch fills and copies as bytes alone
-        return readable_copy(matrix.view(torch.uint8), k_dim, arch).view(matrix.dtype)
-    if k_dim == 0 and not has_both_majors(matrix.dtype, arch):
-        return readable_copy(matrix.mT, 1).mT
+        return readable_copy(matrix.view(torch.uint8), k_dim, arch, copy).view(matrix.dtype)
+    both = has_both_majors(matrix.dtype, arch)
+    by_columns = matrix.stride(-2) == 1 != matrix.stride(-1) if both else k_dim == 0
+    if by_columns:
+        return readable_copy(matrix.mT, 1, arch, copy).mT
     if matrix.dim() == 3 and matrix.stride(0) == 0:
         matrix = matrix[:1]
-    return aligned_empty(matrix, matrix.shape).copy_(matrix)
+    made = aligned_empty(matrix, matrix.shape)
+    copy(made, matrix)
+    return made
 
 
 def operand_view(

@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_ext.kernels.choice.choose import choose_config, with_epilogue
+from triton_ext.kernels.choice.by_threads import ThreadDivision, best_division
+from triton_ext.kernels.choice.choose import choose_config, predicted_seconds, with_epilogue
 from triton_ext.kernels.element_types import ELEMENT_TYPES, Major
 from triton_ext.kernels.epilogue import ACTIVATIONS, EpilogueSpec
 from triton_ext.kernels.spec import KernelSpec
+from triton_ext.ops.by_threads import Threads, ThreadsLaunch, threads_of
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
@@ -39,7 +41,7 @@ from triton_ext.ops.plans import Late, ProductPlan, Read
 from triton_ext.ops.rule import is_batch_invariant, rule
 from triton_ext.ops.scales import fp32_scales, scale_columns
 from triton_ext.ops.tuned import Problem, Tuned, lookup
-from triton_ext.ops.types import FP8_TYPES, OUTPUT_NAMES, operand_name
+from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, OUTPUT_NAMES, WIDE_TYPES, operand_name
 
 COPY_SECONDS, COPIED_BYTES_PER_SECOND = 2e-6, 1.6e12
 """What a copy takes for its launch, and how fast it is (H200, ``benchmarks.matmul --classes "off
@@ -68,6 +70,8 @@ class Description:
         reads: the tensors that out must not overlap.
         is_measurable: whether `tuning` measures such products.
         in_order: whether K must not be divided (`triton_ext.batch_invariant`).
+        threads: how threads read and write the tensors, where TMA needs copies and they may do
+            without; else None.
     """
 
     gpu: Gpu
@@ -85,6 +89,7 @@ class Description:
     reads: tuple[Read, ...]
     is_measurable: bool
     in_order: bool
+    threads: Threads | None = None
 
 
 def described(gpu: Gpu, call: Call) -> Description:
@@ -155,6 +160,19 @@ def described(gpu: Gpu, call: Call) -> Description:
         sizes = _sizes_of_groups(call, groups)
     elif gate is not None:  # as many products as those of the sums
         sizes = (*sizes[:-1], b.shape[-1])
+    copies = frozenset(name for name, is_copied in copied.items() if is_copied)
+    in_order = is_batch_invariant(call.batch_invariant)
+    threads = None
+    if (
+        (copies & {"a", "b"} or memory != shape)
+        and a.dtype == b.dtype
+        and a.dtype in HALF_TYPES
+        and dtype in WIDE_TYPES
+        and not (added or in_order or call.config is not None or rule() == "fixed")
+        and applied.scale_a is None is applied.scale_b
+    ):
+        c = torch.empty(shape, dtype=dtype, device="meta") if out is None else out
+        threads = threads_of(a, b, c, applied.residual, batched)
     return Description(
         gpu=gpu,
         problem=replace(problem_of(gpu, a, b, sizes, dtype, majors, mx_scales), k=_depth_of(call)),
@@ -162,7 +180,7 @@ def described(gpu: Gpu, call: Call) -> Description:
         dtype=dtype,
         memory=shape if memory == shape else memory,
         views=tuple(views),
-        copies=frozenset(name for name, is_copied in copied.items() if is_copied),
+        copies=copies,
         added=added,
         steps=steps,
         applied=applied.spec(),
@@ -170,7 +188,8 @@ def described(gpu: Gpu, call: Call) -> Description:
         out_size=0 if out is None else memory_size(out),
         reads=reads,
         is_measurable=not added,
-        in_order=is_batch_invariant(call.batch_invariant),
+        in_order=in_order,
+        threads=threads,
     )
 
 
@@ -187,20 +206,33 @@ def _sizes_of_groups(call: Call, groups: str) -> tuple[int, ...]:
     return count, max(1, m), max(1, n)
 
 
-def copies_outweigh(problem: Problem, copies: Collection[str], new_rows: bool) -> bool:
-    """Whether the copies that TMA needs take longer than torch's own product of 16 bits, about.
+def copied_sizes(problem: Problem, copies: Collection[str], new_rows: bool) -> list[int]:
+    """How many elements each of the copies has that TMA needs of a product.
 
     Args:
         copies: as in `Description`.
         new_rows: whether the output is copied out of longer rows.
     """
-    sizes = {"a": problem.m * problem.k, "b": problem.k * problem.n}
+    m, n, k = (size * problem.batch for size in (problem.m, problem.n, problem.k))
+    sizes = {"a": m * problem.k, "b": k * problem.n}
     elements = [size for name, size in sizes.items() if name in copies]
-    elements += [problem.m * problem.n] if new_rows else []
-    copying = len(elements) * COPY_SECONDS
-    copying += 2 * problem.batch * sum(elements) / COPIED_BYTES_PER_SECOND
+    return elements + [n * problem.m] * new_rows
+
+
+def copies_outweigh(problem: Problem, copies: Collection[str], new_rows: bool) -> bool:
+    """Whether the copies that TMA needs take longer than torch's own product of 16 bits, about.
+
+    Args:
+        copies, new_rows: as of `copied_sizes`.
+    """
+    elements = copied_sizes(problem, copies, new_rows)
     flops = 2 * problem.batch * problem.m * problem.n * problem.k
-    return copying > flops / TORCHS_FLOPS
+    return copy_seconds(len(elements), sum(elements)) > flops / TORCHS_FLOPS
+
+
+def copy_seconds(copies: int, elements: int) -> float:
+    """About how long so many copies take, of so many elements of 16 bits in all."""
+    return copies * COPY_SECONDS + 2 * elements / COPIED_BYTES_PER_SECOND
 
 
 def _depth_of(call: Call) -> int:
@@ -234,13 +266,27 @@ def planned(description: Description, config: KernelSpec | None = None) -> Produ
         config: the tile; None for the one that is chosen.
     """
     found, problem = description, description.problem
-    tuned = None
+    is_given, tuned = config is not None, None
     if config is None:
         config, tuned = _chosen(found)
     else:
         problem.check(config, found.gpu.arch)
         product = replace(config.product, **{"fp32_accumulation": False, **found.added})
         config = KernelSpec(product, found.applied, config.tile)
+    division = None if is_given else _by_threads(found, tuned, config)
+    if division is not None:
+        assert found.threads is not None
+        return ProductPlan(
+            ThreadsLaunch(found.gpu, problem, found.threads, division, found.applied),
+            found.gpu.index,
+            found.shape,
+            found.shape,
+            found.dtype,
+            frozenset(),
+            found.late,
+            found.out_size,
+            found.reads,
+        )
     torchs = (
         found.gpu.index is not None  # torch's kernels are on the host where a GPU is emulated
         and not found.added
@@ -262,6 +308,21 @@ def planned(description: Description, config: KernelSpec | None = None) -> Produ
         torch_is_faster=torchs if tuned is None else tuned.torch_is_faster,
         groups=found.added.get("groups"),
     )
+
+
+def _by_threads(
+    found: Description, tuned: Tuned | None, config: KernelSpec
+) -> ThreadDivision | None:
+    """The tile of a product whose operands threads load, if that is predicted to be faster than
+    copies and a kernel that was chosen.
+    """
+    if found.threads is None:
+        return None
+    size = found.problem.size
+    division, by_threads = best_division(size, (found.threads.a.unit, found.threads.b.unit))
+    alone = tuned.seconds if tuned is not None else predicted_seconds(config, size)
+    elements = copied_sizes(found.problem, found.copies, found.memory is not found.shape)
+    return division if by_threads < alone + copy_seconds(len(elements), sum(elements)) else None
 
 
 def _chosen(found: Description) -> tuple[KernelSpec, Tuned | None]:

@@ -13,7 +13,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from triton_ext.ops.by_threads import ThreadsLaunch
 from triton_ext.ops.call import Call
+from triton_ext.ops.copies import Pair, copy_each
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, finished
 from triton_ext.ops.grouping import copy_of_groups
@@ -71,7 +73,7 @@ class ProductPlan:
         strides: of the output's memory.
     """
 
-    launch: PreparedLaunch
+    launch: PreparedLaunch | ThreadsLaunch
     index: int | None
     shape: tuple[int, ...]
     memory: tuple[int, ...]
@@ -116,7 +118,8 @@ class ProductPlan:
         self.launch(a, b, c, epilogue)
         if self.memory is not self.shape:
             rows = c[..., : self.shape[-1]]
-            c = rows.clone(memory_format=torch.contiguous_format)  # new strides, too
+            c = torch.empty(self.shape, dtype=self.dtype, device=c.device)
+            copy_each(self.launch.gpu, [(_matrices(c), _matrices(rows))], padded="source")
         if self.late == "nothing":
             return c
         made = finished(
@@ -134,15 +137,27 @@ class ProductPlan:
                 a = copy_of_groups(a, 1, self.groups, self.launch.reads_as)
             if "b" in self.copies:
                 b = copy_of_groups(b, 0, self.groups, self.launch.reads_as)
-        elif "a" in self.copies:
+            return a, b, self._copied_epilogue(epilogue)
+        copies: list[Pair] = []
+
+        def copy(made: Tensor, source: Tensor) -> None:
+            copies.append((made, source))
+
+        arch = self.launch.reads_as
+        if "a" in self.copies:
             rows = a if b.dim() == 3 else a.flatten(0, -2)
-            readable_rows = readable(rows, 1, self.launch.reads_as)
-            a = rows if readable_rows else readable_copy(rows, 1).expand(rows.shape)
-        if "b" in self.copies and self.groups is None:
+            is_readable = readable(rows, 1, arch)
+            a = rows if is_readable else readable_copy(rows, 1, arch, copy).expand(rows.shape)
+        if "b" in self.copies:
             b = b.t() if self.linear and gate is None else b
-            b = readable_copy(b, 0, self.launch.reads_as).expand(b.shape)
+            b = readable_copy(b, 0, arch, copy).expand(b.shape)
+        copy_each(self.launch.gpu, copies, padded="made")
+        return a, b, self._copied_epilogue(epilogue)
+
+    def _copied_epilogue(self, epilogue: Epilogue) -> Epilogue:
+        """The same where the kernel can read its tensors."""
         if epilogue is NOTHING:
-            return a, b, epilogue
+            return epilogue
         tensors = epilogue.tensors
         copied: dict[str, Any] = {
             name: aligned(tensors[name]) for name in self.copies & tensors.keys() - {"residual"}
@@ -150,7 +165,7 @@ class ProductPlan:
         if "residual" in self.copies:
             residual = tensors["residual"]
             copied["residual"] = aligned_empty(residual, self.shape).copy_(residual)
-        return a, b, epilogue._replace(**copied)
+        return epilogue._replace(**copied)
 
     def overlaps(self, call: Call) -> bool:
         """Whether out cannot be written while the others are read."""
@@ -164,6 +179,11 @@ class ProductPlan:
             if address < end and start < address + size and not (may_be_out and address == start):
                 return True
         return False
+
+
+def _matrices(tensor: Tensor) -> Tensor:
+    """A matrix, or a batch, of all of a tensor's."""
+    return tensor if tensor.dim() < 4 else tensor.flatten(0, -3)
 
 
 lock = threading.Lock()

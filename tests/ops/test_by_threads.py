@@ -1,0 +1,161 @@
+"""Products of rows that TMA cannot read: their operands are loaded by threads, or copied."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import triton_ext  # noqa: E402
+from triton_ext.kernels.choice import by_threads as choice  # noqa: E402
+from triton_ext.kernels.choice.by_threads import ThreadDivision, ThreadTile  # noqa: E402
+from triton_ext.kernels.choice.choose import choose_config, predicted_seconds  # noqa: E402
+from triton_ext.kernels.product import ProductSpec  # noqa: E402
+from triton_ext.ops import planning, plans  # noqa: E402
+from triton_ext.ops.by_threads import Rows, ThreadsLaunch, rows_of  # noqa: E402
+from triton_ext.ops.epilogue import ACTIVATION_FUNCTIONS  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("shallow", "poisoned_memory")
+
+
+@pytest.fixture
+def divided(monkeypatch):
+    """Products made by threads in a tile, divided along K, whatever the model says."""
+
+    def force(*tile, splits=1):
+        plans.clear_cache()
+        division = ThreadDivision(ThreadTile(*tile), splits)
+        monkeypatch.setattr(planning, "best_division", lambda *_: (division, 0.0))
+
+    yield force
+    plans.clear_cache()
+
+
+@pytest.fixture
+def copied(monkeypatch):
+    """Products made by copies, whatever the model says."""
+    plans.clear_cache()
+    monkeypatch.setattr(planning, "best_division", lambda *_: (None, float("inf")))
+    yield
+    plans.clear_cache()
+
+
+def within_gaps(rows, columns, stride, offset=0):
+    """A matrix of random numbers in NaN, with nothing behind its last element."""
+    memory = torch.full((offset + (rows - 1) * stride + columns,), torch.nan).bfloat16()
+    matrix = memory.as_strided((rows, columns), (stride, 1), offset)
+    return matrix.copy_(torch.randn(rows, columns))
+
+
+def assert_close(made, expected):
+    assert made.shape == expected.shape
+    assert (made.double() - expected).norm() < 4e-3 * expected.norm()
+
+
+def is_by_threads():
+    return isinstance(list(plans._plans.values())[-1].launch, ThreadsLaunch)
+
+
+@pytest.mark.parametrize(
+    ("arch", "schedule", "tile", "splits", "sizes", "transposed", "more", "offset"),
+    [
+        (90, "lazy", (16, 32, 64), 3, (9, 35, 250), (False, True), 7, 3),
+        (90, "random", (64, 16, 64), 1, (70, 20, 130), (True, False), 2, 2),
+        (90, "eager", (16, 32, 64), 2, (20, 33, 124), (False, False), 8, 4),
+        (100, "random", (64, 64, 64), 2, (65, 72, 129), (True, True), 1, 1),
+    ],
+)
+def test_rows_anywhere(
+    arch, schedule, tile, splits, sizes, transposed, more, offset, divided
+):  # fmt: skip
+    """Rows of any stride and address; what lies between them is neither read nor written."""
+    m, n, k = sizes
+    divided(*tile, splits=splits)
+    a, b = (
+        within_gaps(columns, rows, rows + more, offset).T
+        if is_transposed
+        else within_gaps(rows, columns, columns + more, offset)
+        for (rows, columns), is_transposed in zip(((m, k), (k, n)), transposed, strict=True)
+    )
+    with triton_ext.emulate(f"sm_{arch}", schedule=schedule):
+        assert_close(triton_ext.matmul(a, b), a.double() @ b.double())
+        assert is_by_threads()
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu"])
+def test_epilogue(activation, divided):
+    """A batch, with a bias, and a residual that is broadcast; rounded once."""
+    divided(16, 32, 64, splits=2)
+    a, b, bias, residual = (
+        torch.randn(size).bfloat16() for size in ((3, 17, 99), (3, 99, 21), (21,), (17, 1))
+    )
+    functions = {**ACTIVATION_FUNCTIONS, None: lambda x: x}
+    expected = functions[activation](
+        a.double() @ b.double() + bias.double() + 2 * residual.double()
+    )
+    with triton_ext.emulate("sm_90", schedule="random"):
+        made = triton_ext.matmul(a, b, bias=bias, residual=residual, beta=2, activation=activation)
+        assert is_by_threads()
+    assert_close(made, expected)
+
+
+def test_training(divided):
+    """torch's own functions and their gradients take the way by themselves."""
+    divided(16, 32, 64)
+    x, weight, bias = (torch.randn(size).half() for size in ((2, 9, 33), (21, 33), (21,)))
+    inputs = [each.requires_grad_() for each in (x, weight, bias)]
+    exact = [each.detach().double().requires_grad_() for each in inputs]
+    torch.nn.functional.linear(*exact).square().sum().backward()
+    with triton_ext.emulate("sm_90"), triton_ext.drop_in():
+        torch.nn.functional.linear(*inputs).float().square().sum().backward()
+        assert is_by_threads()
+    for each, other in zip(inputs, exact, strict=True):
+        assert_close(each.grad, other.grad)
+
+
+@pytest.mark.parametrize("arch", [90, 100])
+def test_copies(arch, copied):
+    """Both operands in one launch, each as it lies, and the output out of longer rows."""
+    a, b = within_gaps(70, 130, 130), within_gaps(37, 130, 133, 1)
+    with triton_ext.emulate(f"sm_{arch}", schedule="lazy"):
+        assert_close(triton_ext.matmul(a, b.T), a.double() @ b.T.double())
+        (plan,) = plans._plans.values()
+        assert (plan.copies, plan.memory) == ({"a", "b"}, (70, 40))
+        assert [view.major for view in plan.launch.views] == ["K", "K", "MN"]
+
+
+def test_batch_invariance(divided):
+    """Sums whose bits may depend on the tile are not made where they must not."""
+    divided(16, 32, 64)
+    a, b = torch.randn(9, 33).half(), torch.randn(33, 21).half()
+    with triton_ext.emulate("sm_90"):
+        triton_ext.matmul(a, b, batch_invariant=True)
+        assert not is_by_threads()
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "offset", "expected"),
+    [
+        ((5, 479), (479, 1), 0, Rows(1, 1, 479, 0)),
+        ((5, 476), (484, 1), 2, Rows(1, 2, 242, 0)),
+        ((476, 5), (1, 484), 4, Rows(0, 4, 121, 0)),
+        ((3, 5, 480), (2400, 480, 1), 0, Rows(1, 8, 60, 300)),
+        ((1, 479), (5, 1), 8, Rows(1, 1, 0, 0)),
+        ((5, 7), (14, 2), 0, None),
+    ],
+)
+def test_units(shape, strides, offset, expected):
+    memory = torch.zeros(10_000).half()
+    assert rows_of(memory.as_strided(shape, strides, offset)) == expected
+
+
+def test_choice():
+    """Few rows are loaded by threads; what is large is copied."""
+    for size, by_threads in (((2, 1024, 479), True), ((4096, 4096, 4095), False)):
+        problem = choice.Problem(*size)
+        seconds = choice.best_division(problem, (1, 1))[1]
+        spec = choose_config(90, ProductSpec("bf16", "K", "K"), problem)
+        elements = problem.k * (problem.m + problem.n)
+        copying = planning.copy_seconds(2, elements) + predicted_seconds(spec, problem)
+        assert (seconds < copying) == by_threads

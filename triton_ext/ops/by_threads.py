@@ -1,0 +1,183 @@
+"""Launches of the kernel whose operands threads load, of tensors that TMA cannot read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from triton_ext.kernels.choice.by_threads import ThreadDivision, tiles_of
+from triton_ext.kernels.device.by_threads import matmul_by_threads
+from triton_ext.kernels.epilogue import EpilogueSpec
+from triton_ext.ops.counters import counters
+from triton_ext.ops.device import Gpu
+from triton_ext.ops.epilogue import NOTHING, Epilogue
+from triton_ext.ops.operands import TMA_ALIGNMENT
+from triton_ext.ops.triton_launch import TritonLaunch
+from triton_ext.ops.tuned import Problem
+
+MAX_STEP = 2**31 - 1
+"""Steps are passed to the kernel as 32-bit integers."""
+
+
+class Rows(NamedTuple):
+    """How threads read or write a matrix, or a batch of them, as it lies.
+
+    Attributes:
+        contiguous: the dimension of a matrix along which its elements lie together, 0 or 1.
+        unit: the power of two of elements, of 16 bytes at most, at whose multiples rows begin, and
+            of which each is a multiple.
+        step, matrix: from one row, and from one matrix, to the next, in units.
+    """
+
+    contiguous: int
+    unit: int
+    step: int
+    matrix: int
+
+
+def rows_of(matrix: Tensor, *, by_rows: bool = False) -> Rows | None:
+    """How threads read a matrix, or a batch of them; None if neither its rows nor its columns are
+    contiguous.
+
+    Args:
+        by_rows: whether its rows must be.
+    """
+    size = matrix.element_size()
+    for contiguous in (1,) if by_rows else (1, 0):
+        inner, outer = contiguous - 2, -1 - contiguous
+        if matrix.stride(inner) != 1 and matrix.shape[inner] > 1:
+            continue
+        step = matrix.stride(outer) if matrix.shape[outer] > 1 else 0
+        apart = matrix.stride(0) if matrix.dim() == 3 and len(matrix) > 1 else 0
+        unit = math.gcd(
+            TMA_ALIGNMENT // size, matrix.data_ptr() // size, matrix.shape[inner], step, apart
+        )
+        if max(step, apart) // unit <= MAX_STEP:
+            return Rows(contiguous, unit, step // unit, apart // unit)
+    return None
+
+
+class ResidualSteps(NamedTuple):
+    """From one matrix, row and column of a residual to the next, in elements."""
+
+    matrix: int
+    row: int
+    column: int
+
+
+def residual_steps(residual: Tensor, shape: Sequence[int]) -> ResidualSteps | None:
+    """Those of a residual that is broadcast to a matrix or a batch; None of more dimensions."""
+    if len(shape) > 3:
+        return None
+    found = ResidualSteps(*(0, *residual.expand(shape).stride())[-3:])
+    return found if max(found) <= MAX_STEP else None
+
+
+class Threads(NamedTuple):
+    """The tensors of a call as threads read and write them.
+
+    Attributes:
+        a, b, c: matrices, or batches of them.
+        residual: None if there is none.
+    """
+
+    a: Rows
+    b: Rows
+    c: Rows
+    residual: ResidualSteps | None
+
+
+def threads_of(
+    a: Tensor, b: Tensor, c: Tensor, residual: Tensor | None, batched: bool
+) -> Threads | None:
+    """A call's tensors as threads read and write them; None if they cannot.
+
+    Args:
+        a: (..., M, K), one matrix or a batch.
+        b: (K, N), or a batch.
+        c: the output's memory.
+        residual: what can be broadcast to it.
+        batched: whether the kernel sees a batch.
+    """
+    rows, made = (each if batched else each.flatten(0, -2) for each in (a, c))
+    if rows.data_ptr() != a.data_ptr() or made.data_ptr() != c.data_ptr():
+        return None  # a copy
+    of_a, of_b, of_c = rows_of(rows), rows_of(b), rows_of(made, by_rows=True)
+    if of_a is None or of_b is None or of_c is None:
+        return None
+    steps = None
+    if residual is not None:
+        steps = residual_steps(residual, c.shape)
+        if steps is None:
+            return None
+    return Threads(of_a, of_b, of_c, steps)
+
+
+class ThreadsLaunch:
+    """C = A @ B with what follows, for given types, shapes and strides on one GPU; only the
+    addresses are open.
+
+    Attributes:
+        gpu: where it runs.
+        config: the tile, and into how many parts K is divided.
+        reads_as: as in `PreparedLaunch`.
+    """
+
+    __slots__ = (
+        "_elements", "_epilogue", "_grid", "_launch", "_numbers", "config", "gpu", "reads_as"
+    )  # fmt: skip
+
+    def __init__(
+        self, gpu: Gpu, problem: Problem, threads: Threads, division: ThreadDivision,
+        epilogue: EpilogueSpec,
+    ) -> None:  # fmt: skip
+        """Prepare it."""
+        self.gpu, self.reads_as, self.config, self._epilogue = gpu, gpu.arch, division, epilogue
+        (tile, splits), (a, b, c, residual) = division, threads
+        tiles = tiles_of(tile, problem.size)
+        self._grid = tiles // problem.batch, splits, problem.batch
+        self._elements = tiles * splits * tile.block_m * tile.block_n if splits > 1 else 0
+        self._numbers = (
+            problem.m, problem.n, problem.k, a.step, b.step, c.step, a.matrix, b.matrix, c.matrix,
+            *(residual or (0, 0, 0)),
+        )  # fmt: skip
+        constants = {
+            "A_K_MAJOR": a.contiguous == 1, "B_K_MAJOR": b.contiguous == 0, "A_UNIT": a.unit,
+            "B_UNIT": b.unit, "C_UNIT": c.unit, "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n,
+            "BLOCK_K": tile.block_k, "BIAS": epilogue.bias, "RESIDUAL": epilogue.residual,
+            "ACTIVATION": epilogue.activation, "SPLITS": splits > 1, "LOADS": tile.loads,
+        }  # fmt: skip
+        self._launch = TritonLaunch(
+            gpu.index,
+            matmul_by_threads,
+            constants,
+            num_warps=tile.num_warps,
+            num_stages=tile.stages,
+        )
+
+    def __call__(self, a: Tensor, b: Tensor, c: Tensor, epilogue: Epilogue = NOTHING) -> None:
+        """Launch on the current stream; the GPU must be the current one.
+
+        Args:
+            a, b, c: what lies at the addresses; shapes and strides are not looked at.
+            epilogue: what the kernel was prepared for of it is used.
+        """
+        bias, residual = epilogue.bias, epilogue.residual
+        parts = counted = c
+        if self._elements:
+            parts = torch.empty(self._elements, dtype=torch.float32, device=c.device)
+            counted = counters(self._grid[0] * self._grid[2], self.gpu.index)
+        self._launch(
+            self._grid, a, b, c, c if bias is None else bias, c if residual is None else residual,
+            parts, counted, *self._numbers, epilogue.alpha, epilogue.beta,
+        )  # fmt: skip
+
+    def at(self, a: int, b: int, c: int, addend: int = 0) -> bool:
+        """As of `PreparedLaunch`; not where K is divided."""
+        if self._elements:
+            return False
+        return self._launch.at(self._grid, a, b, c, addend, addend, c, c, *self._numbers, 1.0, 1.0)
