@@ -12,7 +12,7 @@ from torch import Tensor
 
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.element_types import SCALE_BLOCK
-from triton_ext.ops import checks, products
+from triton_ext.ops import checks, flops, products
 from triton_ext.ops.call import Call, is_bare, wants_gradient
 from triton_ext.ops.eager import repeated, shortened_with
 from triton_ext.ops.epilogue import NOTHING, Epilogue
@@ -417,6 +417,8 @@ def _register(schema: str, made: Any, fake: Any) -> Any:
         _library.impl(name, made, key)
     found = getattr(torch.ops.triton_ext, name).default
     torch.library.register_fake(found, fake, lib=_library)
+    arguments = [each.name for each in found._schema.arguments]
+    flops.counted_by(name, flops.of_groups(arguments.index("rows")))
     return found
 
 
