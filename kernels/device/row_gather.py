@@ -26,13 +26,13 @@ from triton_ext.kernels.device.values import value
 
 WARPS = gl.constexpr(2)
 """Warps that copy rows on Hopper: with those of TMA and of scales they are a warpgroup."""
-ARRIVALS = gl.constexpr(64)
+ARRIVALS = gl.constexpr(32 * WARPS.value)
 """Arrivals of these at a buffer's barrier, besides that which expects bytes."""
 BY_A_WARP = gl.constexpr(128)
 """Rows that a warp's threads copy by TMA, four each."""
 CHUNK = gl.constexpr(16)
 """Bytes that a thread copies at a time (PTX ISA, "cp.async": the most)."""
-HELD = gl.constexpr(64)
+HELD = gl.constexpr(32 * WARPS.value)
 """Rows whose indices the warps that copy hold, one a thread, in one register."""
 
 
@@ -56,15 +56,16 @@ def copies_text(tile, first, whole):
             ptxas makes twice as many instructions.
     """
     chunks = tile.line // CHUNK.value
-    together = 32 // chunks
-    turns = min(chunks, -(-(tile.rows - first) // (2 * together)))
+    lanes_rows = 32 // chunks
+    together = WARPS.value * lanes_rows
+    turns = min(chunks, -(-(tile.rows - first) // together))
     lines = [".reg .pred none, some;", ".reg .b32 lane, row, size;", ".reg .b64 source;"]
     for turn in range(turns):
-        row = first + 2 * together * turn
+        row = first + together * turn
         to = row // tile.unit * (tile.unit * tile.line * tile.lines) + row % tile.unit * tile.line
-        all_there = row + 2 * together <= tile.rows
+        all_there = row + together <= tile.rows
         lines += [
-            f"add.u32 lane, $4, {together * turn};",
+            f"add.u32 lane, $4, {lanes_rows * turn};",
             "shfl.sync.idx.b32 row, $6, lane, 31, 0xffffffff;",
             "setp.lt.s32 none, row, 0;",
             "" if whole else "selp.b32 size, 0, $5, none;",
