@@ -2,7 +2,8 @@
 
 In its *hardware* mode, the default, the emulator does what silicon is seen to do, and says once
 what it took on whose word. In its *strict* mode each of these is a fault. Nothing else differs
-between the two. ``docs/reference/undefined.md`` is written from this table.
+between the two but what `triton_ext.emulator.schedule.meetings` says of branches.
+``docs/reference/undefined.md`` is written from this table.
 """
 
 from __future__ import annotations
