@@ -10,8 +10,10 @@ registers for all of K.
 An index that is no row of A brings zeros, and nothing is read for it.
 """
 
-# Gluon functions: their arguments are values of the compiler, not of Python.
+# Gluon functions: their arguments are values of the compiler, not of Python, and a tuple that grows
+# is one of another type.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+# mypy: disable-error-code="assignment"
 
 from __future__ import annotations
 
