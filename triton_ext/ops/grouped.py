@@ -91,6 +91,7 @@ def grouped_mm(
         return made
     ends = _ends(a, b, offs, counts)
     _check_gated(activation)
+    _check_tensors(rows, out_rows, factors, bias)
     if ends is None:
         others = {"rows": rows, "out_rows": out_rows, "factors": factors, "bias": bias}
         for name, each in others.items():
@@ -154,6 +155,7 @@ def scaled_grouped_mm(
     if ends is None:
         raise LayoutError("offs", None, "must be given, or counts of two batches")
     _check_gated(activation)
+    _check_tensors(rows, out_rows, factors, bias)
     call = scaled_call(
         a, b, scale_a, scale_b, ends, out_dtype, use_fast_accum, batch_invariant,
         Epilogue(bias, activation, rows=rows, out_rows=out_rows, factors=factors),
@@ -208,6 +210,14 @@ def _taken(scales: Tensor | None, rows: Tensor) -> Tensor | None:
     if scales.dtype != torch.float32:  # which torch takes as bytes alone
         return scales.view(torch.uint8)[rows.clamp(0, len(scales) - 1)].view(scales.dtype)
     return scales.index_select(0, rows.clamp(0, len(scales) - 1))
+
+
+def _check_tensors(rows: Any, out_rows: Any, factors: Any, bias: Any) -> None:
+    """Raise LayoutError unless each is a tensor, or None."""
+    others = ("rows", rows), ("out_rows", out_rows), ("factors", factors), ("bias", bias)
+    for name, each in others:
+        if each is not None:
+            checks.check_kind(name, each, Tensor)
 
 
 def _check_gated(activation: Any) -> None:
