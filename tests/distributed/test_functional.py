@@ -29,7 +29,7 @@ def ranks():
 
 
 def test_values_and_gradients(ranks):
-    assert len(ranks["errors"]) == 3 * (3 + 2) + 2
+    assert len(ranks["errors"]) == 3 * (3 + 1) + 2
     for name, found in ranks["errors"].items():
         assert max(found) < 0.02, name
 
