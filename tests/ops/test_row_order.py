@@ -17,6 +17,7 @@ import triton_ext  # noqa: E402
 from triton_ext import LayoutError  # noqa: E402
 from triton_ext.kernels.choice import candidates  # noqa: E402
 from triton_ext.kernels.spec import kernel_spec  # noqa: E402
+from triton_ext.ops import checks  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.epilogue import Epilogue  # noqa: E402
 from triton_ext.ops.products import product  # noqa: E402
@@ -290,6 +291,19 @@ def test_what_does_not_fit():
             triton_ext.grouped_mm(b.mT, b, counts=offs, rows=index)
         with pytest.raises(LayoutError, match=r"rows.*must be None"):
             triton_ext.grouped_mm(b.mT, a.t(), offs, rows=index)
+
+
+def test_rows_lie_within_reach():
+    """A kernel counts the chunks of a row of A in 31 bits."""
+    for rows, wide, fits in ((2**20, 2**14, True), (2**20, 2**14 + 8, False)):
+        a = torch.empty(rows, wide, dtype=torch.bfloat16, device="meta")
+        b, offs = a.new_empty(2, wide, 8), torch.empty(2, dtype=torch.int32, device="meta")
+        call = Call(a, b, Epilogue(offs=offs, rows=offs), None)
+        if fits:
+            checks.check_groups(call)
+        else:
+            with pytest.raises(LayoutError, match=r"a\.shape.*must lie within 32 GiB"):
+                checks.check_groups(call)
 
 
 CHANGES = {
