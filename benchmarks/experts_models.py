@@ -11,9 +11,9 @@ with the first products of the experts and their swiglu in one launch, too; "row
 read and stored where they are (`benchmarks.row_order`).
 
 A prompt of 4 x 1024 tokens, and steps of decoding for 16 sequences, each as a CUDA graph, replayed
-in turn; "eager" is a step without a graph. "same" is the part of 16 x 32 tokens, decoded greedily,
-that are the same as torch's before the first difference in a sequence; "logits" how far the
-prompt's logits are from torch's, over the norm of these.
+in turn; "eager" is a step without a graph, in turn, too. "same" is the part of 16 x 32 tokens,
+decoded greedily, that are the same as torch's before the first difference in a sequence; "logits"
+how far the prompt's logits are from torch's, over the norm of these.
 
 All that is decoded after a near tie may differ, so that "same" says little of how good tokens are.
 "agree" does: the part of the prompt's places whose most probable token is that of a reference, the
@@ -259,8 +259,8 @@ def _model_rows(name: str, layers: int, rounds: int, compiled: bool) -> Iterator
     prompt = torch.randint(0, model.config.vocab_size, PROMPT, device="cuda")
     begin = torch.randint(0, model.config.vocab_size, (SEQUENCES, 1), device="cuda")
     graphs: dict[str, dict[str, torch.cuda.CUDAGraph]] = {"prompt": {}, "step": {}}
-    logits, tokens, eager = {}, {}, {}
-    kept = []  # what graphs read
+    logits, tokens = {}, {}
+    decodings: dict[str, Decoding] = {}
     for title, side in SIDES[name].items():
         if side.experts is not None:
             model.set_experts_implementation(side.experts)
@@ -274,9 +274,7 @@ def _model_rows(name: str, layers: int, rounds: int, compiled: bool) -> Iterator
             whole(0)
             logits[title] = made[0].clone()
             forward = torch.compile(model.forward, dynamic=False) if compiled else model.forward
-            decoding = Decoding(model, forward)
-            kept.append(decoding)
-            eager[title] = _seconds(functools.partial(decoding, 0), rounds)
+            decoding = decodings[title] = Decoding(model, forward)
             graphs["prompt"][title] = graph_of(whole, 1)
             held: list[Tensor] = []
 
@@ -296,7 +294,14 @@ def _model_rows(name: str, layers: int, rounds: int, compiled: bool) -> Iterator
         warm_up(each)
         found = replayed_seconds(each, rounds)
         times[kind] = {title: statistics.median(seconds) for title, seconds in found.items()}
-    times["eager"] = eager
+    turns: dict[str, list[float]] = {title: [] for title in SIDES[name]}
+    for _ in range(rounds):
+        for title, side in SIDES[name].items():
+            if side.experts is not None:
+                model.set_experts_implementation(side.experts)
+            with side.active():
+                turns[title].append(_seconds(functools.partial(decodings[title], 0), 3))
+    times["eager"] = {title: statistics.median(seconds) for title, seconds in turns.items()}
     reference = _reference(model, prompt)
     for title in SIDES[name]:
         row: Row = {

@@ -1,6 +1,6 @@
 """The host's part of repeated products, without a GPU: microseconds of one call.
 
-    python -m benchmarks.host [--json FILE]
+    python -m benchmarks.host [--json FILE] [--only PART_OF_A_NAME]
 
 Tensors on the host count as those of a Hopper GPU, memory comes from the host, and Triton's C
 launcher is a function that does nothing; so PyTorch's dispatcher and this project's Python remain.
@@ -84,16 +84,50 @@ def calls() -> dict[str, Callable[[], Any]]:
     )
     x, y = drawn(4, 64, 256), drawn(4, 256, 128)
     trained, learned = w.clone().requires_grad_(), bias.clone().requires_grad_()
+    made, upper = torch.empty_like(addend), w.t()
+    a8, w8 = (each.to(torch.float8_e4m3fn) for each in (a, w))
+    one, of_rows, of_columns = torch.ones(()), torch.ones(64, 1), torch.ones(1, 128)
+    experts = drawn(8, 128, 256).mT
+    experts8 = experts.to(torch.float8_e4m3fn)
+    offs = torch.arange(8, 65, 8, dtype=torch.int32)
+    of_experts = torch.ones(8, 128)
+    grouped = getattr(torch.nn.functional, "grouped_mm", torch._grouped_mm)
+    grad = torch.ones_like(addend)
+
+    def back(product: Callable[..., torch.Tensor], *arguments: torch.Tensor) -> None:
+        trained.grad = learned.grad = None
+        product(*arguments).backward(grad)
+
     return {
         "torch.mm": lambda: torch.mm(a, w.t()),
         "torch.addmm, a bias": lambda: torch.addmm(bias, a, w.t()),
         "torch.addmm, a matrix": lambda: torch.addmm(addend, a, w.t()),
         "torch.addmm, beta and alpha": lambda: torch.addmm(addend, a, w.t(), beta=0.5, alpha=2),
         "torch.bmm": lambda: torch.bmm(x, y),
+        "torch.mm, out": lambda: torch.mm(a, upper, out=made),
+        "torch.addmm, a bias, out": lambda: torch.addmm(bias, a, upper, alpha=1, beta=1, out=made),
+        "torch._scaled_mm": lambda: torch._scaled_mm(
+            a8, w8.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True
+        ),
+        "torch._scaled_mm, rows": lambda: torch._scaled_mm(
+            a8, w8.t(), of_rows, of_columns, out_dtype=torch.bfloat16, use_fast_accum=True
+        ),
+        "grouped_mm": lambda: grouped(a, experts, offs=offs),
+        "torch._scaled_grouped_mm": lambda: torch._scaled_grouped_mm(
+            a8,
+            experts8,
+            of_rows[:, 0],
+            of_experts,
+            offs,
+            out_dtype=torch.bfloat16,
+            use_fast_accum=True,
+        ),
         "linear": lambda: linear(a, w),
         "linear, a bias": lambda: linear(a, w, bias),
         "linear, a bias, 3-D": lambda: linear(stack, w, bias),
         "linear, a bias, gradients": lambda: linear(a, trained, learned),
+        "linear and back": lambda: back(linear, a, trained),
+        "linear, a bias, and back": lambda: back(linear, a, trained, learned),
         "triton_ext.matmul": lambda: triton_ext.matmul(a, w.t()),
         "triton_ext.linear": lambda: triton_ext.linear(stack, w),
         "triton_ext.linear, a bias": lambda: triton_ext.linear(stack, w, bias),
@@ -101,6 +135,18 @@ def calls() -> dict[str, Callable[[], Any]]:
         "triton_ext.addmm, a matrix": lambda: triton_ext.addmm(addend, a, w.t()),
         "triton_ext.bmm": lambda: triton_ext.bmm(x, y),
         "triton_ext.linear, gradients": lambda: triton_ext.linear(a, trained, learned),
+        "triton_ext.linear and back": lambda: back(triton_ext.linear, a, trained),
+        "triton_ext.linear, a bias, and back": lambda: back(triton_ext.linear, a, trained, learned),
+        "triton_ext.matmul, out": lambda: triton_ext.matmul(a, upper, out=made),
+        "triton_ext.scaled_mm": lambda: triton_ext.scaled_mm(a8, w8.t(), one, one),
+        "triton_ext.scaled_mm, rows": lambda: triton_ext.scaled_mm(a8, w8.t(), of_rows, of_columns),
+        "triton_ext.grouped_mm": lambda: triton_ext.grouped_mm(a, experts, offs),
+        "triton_ext.grouped_mm, swiglu": lambda: triton_ext.grouped_mm(
+            a, experts, offs, activation="swiglu"
+        ),
+        "triton_ext.scaled_grouped_mm": lambda: triton_ext.scaled_grouped_mm(
+            a8, experts8, of_rows[:, 0], of_experts, offs, use_fast_accum=True
+        ),
     }
 
 
@@ -117,16 +163,18 @@ def least_microseconds(call: Callable[[], Any], repeats: int) -> float:
     return min(times)
 
 
-TABLE = Table(("call", "30", "call"), ("us", ">6.2f", "us"))
+TABLE = Table(("call", "36", "call"), ("us", ">6.2f", "us"))
 
 
-def measured(repeats: int) -> Iterator[Row]:
+def measured(repeats: int, only: str) -> Iterator[Row]:
     """A row for each call."""
     imagine_a_gpu()
     with triton_ext.drop_in():
         for name, call in calls().items():
+            if only not in name:
+                continue
             yield {"call": name, "us": round(least_microseconds(call, repeats), 2)}
 
 
 if __name__ == "__main__":
-    harness.main("host", __doc__, measured, TABLE, repeats=100)
+    harness.main("host", __doc__, measured, TABLE, repeats=100, only="")

@@ -10,10 +10,11 @@ until the GPU has finished, too. Before each call the GPU is idle. The sides:
 * jit: the same kernel, launched as Triton launches any kernel, ``kernel[grid](...)``, with
   descriptors made for the call
 * drop_in: ``torch.matmul`` inside ``triton_ext.drop_in()``
-* outside: ``torch.matmul`` after the drop-in has ended (its overrides stay, and pass on)
+* outside: ``torch.matmul`` after the drop-in has ended (its overrides are gone, or, where other
+  threads of Python run, stay and pass on)
 
-The first two are interleaved. The last two come after all the others, since overrides once
-installed stay, each interleaved with *ours*; a host's speed changes within seconds, so their ratio
+The first two are interleaved. The last two come after all the others, since overrides may stay,
+each interleaved with *ours*; a host's speed changes within seconds, so their ratio
 to torch is that to *ours* beside them, times that of *ours* to torch before.
 """
 

@@ -301,7 +301,8 @@ def undefined() -> str:
         " what the documents leave undefined. The emulated GPU runs these as hardware does, and"
         " says once for each what is undefined and on whose word it is taken: a warning of the"
         " category `UndefinedBehaviour`. With `strict` each is a fault. Nothing else differs"
-        " between the two: a race is a fault in both.",
+        " between the two but [the end of a branch](#the-end-of-a-branch): a race is a fault in"
+        " both.",
         "",
         "| where | how to be strict |",
         "| --- | --- |",
@@ -324,6 +325,17 @@ def undefined() -> str:
             f"- *It is taken for:* {rule.taken}.",
             f"- *Evidence:* {rule.evidence}.",
         ]
+    lines += [
+        "",
+        "## The end of a branch",
+        "",
+        "PTX lets the lanes of a warp that part at a branch go on by themselves for ever. ptxas has"
+        " them meet: of such a branch it makes a `BSSY`, and a `BSYNC` at its immediate"
+        " post-dominator, where all ways from it come together. So the emulated GPU has lanes wait"
+        " there for those that they parted from, under each schedule, while anything else can go"
+        " on; nothing is said of it. With `strict` they do not wait, and a kernel that relies on it"
+        " may end in a fault, as two of [tokamax' kernels](foreign.md#jax) would.",
+    ]
     return "\n".join([*lines, ""])
 
 

@@ -413,6 +413,8 @@ def test_a_partition_of_lanes():
 
 
 NOT_PROVEN = {
+    "Both blocks of a pair ask for the next tile, and both answers go to both": "not decided",
+    "One thread says for its warpgroup that the answer has been read": "not decided",
     "A multicast answers both blocks, and one of them expects it": "not decided",
     "A tensor map is changed under a copy that still reads it": "not decided",
 }

@@ -31,7 +31,7 @@ import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
 from triton_ext.kernels.choice import candidates  # noqa: E402
 from triton_ext.kernels.spec import kernel_spec  # noqa: E402
-from triton_ext.ops import checks, launches, planning, plans  # noqa: E402
+from triton_ext.ops import checks, launches, overrides, planning, plans  # noqa: E402
 from triton_ext.ops import types as ops_types  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.device import Gpu  # noqa: E402
@@ -489,7 +489,7 @@ def test_fast_accum_before_triton_3_9(monkeypatch):
 @pytest.mark.parametrize("types", FP8_PAIRS)
 def test_scaled_mm_without_fast_accum(types):
     """On Hopper, sums of 128 elements of K are exact to 13 bits, and are added in fp32."""
-    a, b = torch.randn(24, 3000).to(types[0]), torch.randn(40, 3000).to(types[1]).T
+    a, b = torch.randn(24, 1300).to(types[0]), torch.randn(40, 1300).to(types[1]).T
     one, exact = torch.ones(()), a.double() @ b.double()
     torch.compiler.reset()  # which allows one function eight compilations
     compiled = torch.compile(triton_ext.scaled_mm, fullgraph=True, backend="aot_eager")
@@ -1266,6 +1266,39 @@ def test_drop_in_holds_for_all_threads(launched):
     other.join()
     a @ a
     assert launched() == 0
+
+
+def test_a_drop_in_that_lasted_leaves_the_dispatcher_as_it_was(launched, monkeypatch):
+    def kernels():
+        return torch._C._dispatch_dump_table("aten::mm")
+
+    frames, others = sys._current_frames, sys._current_frames().keys() - {threading.get_ident()}
+    without = {"_current_frames": lambda: frames().keys() - others}  # those of pytest's plugins
+    monkeypatch.setattr(overrides, "sys", types.SimpleNamespace(**without))
+    monkeypatch.setattr(overrides, "PAYS_AFTER", 0)
+    triton_ext.drop_in().close()  # what another test's may have left
+    before = kernels()
+    a = torch.randn(8, 8).half()
+    for _ in range(2):
+        with triton_ext.drop_in(), triton_ext.drop_in():
+            assert kernels() != before
+            a @ a
+        assert launched() == 1
+        assert kernels() == before
+        a @ a
+        assert launched() == 0
+    leave = threading.Event()
+    other = threading.Thread(target=leave.wait)
+    other.start()
+    triton_ext.drop_in().close()
+    assert kernels() != before, "the other thread might be within one"
+    a @ a
+    assert launched() == 0
+    leave.set()
+    other.join()
+    monkeypatch.setattr(overrides, "PAYS_AFTER", 1e9)
+    triton_ext.drop_in().close()
+    assert kernels() != before
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))

@@ -196,11 +196,32 @@ def _in_inference(x):
         return x.clone()
 
 
-def _tensor(shape, look):
+def _tensor(shape, look, dtype=torch.bfloat16):
     generator = torch.Generator().manual_seed(sum(shape))
-    made = torch.randn(shape, generator=generator).bfloat16()
-    return LOOKS[look](made)
+    made = torch.randn(shape, generator=generator).to(dtype)
+    try:
+        return LOOKS[look](made)
+    except (RuntimeError, IndexError):  # of fp8, or of no dimension
+        return made
 
+
+WRITTEN = ("torch.mm, out", "torch.addmm, out", "matmul, out")
+SCALED = ("scaled_mm", "torch._scaled_mm")
+GROUPED = (
+    "grouped_mm", "scaled_grouped_mm", "torch._grouped_mm", "torch._scaled_grouped_mm",
+)  # fmt: skip
+OUTS = {
+    "apart": lambda a, added: torch.empty(64, 64, dtype=torch.bfloat16),
+    "the addend": lambda a, added: added,
+    "in a": lambda a, added: a.detach().flatten()[: 64 * 64].view(64, 64),
+    "half in a": lambda a, added: a.detach().flatten()[-64 * 64 :].view(64, 64),
+    "beside the addend": lambda a, added: added.detach().flatten()[8:].view(-1, 64)[:64],
+    "rows apart": lambda a, added: _rows_apart(torch.empty(64, 64, dtype=torch.bfloat16)),
+    "by columns": lambda a, added: torch.empty(64, 64, dtype=torch.bfloat16).t(),
+    "unaligned": lambda a, added: _unaligned(torch.zeros(64, 64, dtype=torch.bfloat16)),
+    "in fp32": lambda a, added: torch.empty(64, 64),
+}
+"""Where a product is written, of an a and what is added."""
 
 # What repeats most comes most often: a shortcut must be there to be wrong.
 MOST = st.sampled_from(["as it is"] * 24 + sorted(LOOKS))
@@ -208,7 +229,10 @@ M = st.sampled_from([(64,)] * 5 + [(8, 8), (8, 8), (2, 32), (3,), ()])
 CALLS = st.fixed_dictionaries(
     {
         "function": st.sampled_from(
-            ["matmul", "linear", "addmm", "bmm", "F.linear", "torch.addmm", "torch.mm"]
+            [
+                *("matmul", "linear", "addmm", "bmm", "F.linear", "torch.addmm", "torch.mm"),
+                *(*WRITTEN, *SCALED, *GROUPED),
+            ]
         ),
         "rows": M,
         "looks": st.tuples(MOST, MOST, MOST),
@@ -219,15 +243,30 @@ CALLS = st.fixed_dictionaries(
             [{}] * 18
             + [{"activation": "relu"}, {"activation": "swiglu"}, {"activation": ["relu"]},
                {"out_dtype": torch.float32}, {"batch_invariant": True}, {"beta": 0.5},
-               {"alpha": 2}, {"beta": True}, {"fallback": "torch"}]
+               {"alpha": 2}, {"beta": True}, {"fallback": "torch"}, {"use_fast_accum": False},
+               {"use_fast_accum": 1}]
         ),
+        "out": st.sampled_from(["apart"] * 8 + sorted(OUTS)),
+        "routed": st.sampled_from([()] * 4 + [("rows",), ("out_rows", "factors"), ("counts",)]),
         "way": st.sampled_from(["plainly"] * 12 + sorted(WAYS)),
     }
 )  # fmt: skip
 
 
-def product(function, rows, looks, addend, options):
+def product(function, rows, looks, addend, options, out="apart", routed=()):
     """A call of a function with drawn tensors, which stay the same, and these."""
+    if function in SCALED:
+        call, known = scaled(function, looks, addend, options)
+    elif function in GROUPED:
+        call, known = grouped(function, looks, addend, options, routed)
+    else:
+        call, known = plain(function, rows, looks, addend, options, out)
+    if "." in function:
+        return lambda: within(triton_ext.drop_in)(call), known
+    return call, known
+
+
+def plain(function, rows, looks, addend, options, out):
     a = _tensor((*rows, 128), looks[0])
     weight = _tensor((64, 128), looks[1])
     if addend is None and "addmm" in function:
@@ -235,6 +274,10 @@ def product(function, rows, looks, addend, options):
     added = None if addend is None else _tensor(addend, looks[2])
     linear, factors = torch.nn.functional.linear, options.items()
     factors = {name: value for name, value in factors if name in ("beta", "alpha")}
+    try:
+        written = OUTS[out](a, added)
+    except (RuntimeError, AttributeError):  # of too small an addend, or none
+        written = OUTS["apart"](a, added)
     call = {
         "matmul": lambda: triton_ext.matmul(a, weight.mT, bias=added, **options),
         "linear": lambda: triton_ext.linear(a, weight, added, **options),
@@ -243,10 +286,64 @@ def product(function, rows, looks, addend, options):
         "F.linear": lambda: linear(a, weight, added),
         "torch.addmm": lambda: torch.addmm(added, a, weight.t(), **factors),
         "torch.mm": lambda: torch.mm(a, weight.t()),
+        "torch.addmm, out": lambda: torch.addmm(added, a, weight.t(), **factors, out=written),
+        "torch.mm, out": lambda: torch.mm(a, weight.t(), out=written),
+        "matmul, out": lambda: triton_ext.matmul(a, weight.t(), out=written, **options),
     }[function]
-    if "." in function:
-        return lambda: within(triton_ext.drop_in)(call), (a, weight, added)
-    return call, (a, weight, added)
+    return call, (a, weight, added, written)
+
+
+def scaled(function, looks, addend, options):
+    """A product of fp8 whose scales are one tensor, or of rows and columns, or of blocks."""
+    a, weight = (
+        _tensor(shape, look, torch.float8_e4m3fn)
+        for shape, look in (((64, 256), looks[0]), ((64, 256), looks[1]))
+    )
+    shapes = {None: [()], (64,): [(64, 1), (1, 64)], (64, 64): [(64, 2), (2, 1)]}
+    kinds = shapes.get(addend, [(1,), (1,)])
+    scales = [_tensor(shape, looks[2], torch.float32) for shape in kinds]
+    bias = _tensor((64,), looks[2]) if addend in ((), (64, 1)) else None
+    options = {"out_dtype": torch.bfloat16, **options}
+    own = {each: options[each] for each in options.keys() & {"out_dtype", "use_fast_accum"}}
+    call = {
+        "scaled_mm": lambda: triton_ext.scaled_mm(
+            a, weight.t(), scales[0], scales[-1], bias=bias, **options
+        ),
+        "torch._scaled_mm": lambda: torch._scaled_mm(
+            a, weight.t(), scales[0], scales[-1], bias, **own
+        ),
+    }[function]
+    return call, (a, weight, *scales, bias)
+
+
+def grouped(function, looks, addend, options, routed):
+    """Products of four groups; of fp8, with scales of rows and columns, or of blocks."""
+    dtype = torch.float8_e4m3fn if "scaled" in function else torch.bfloat16
+    a = _tensor((4, 16, 256) if "counts" in routed else (64, 256), looks[0], dtype)
+    weight = _tensor((4, 64, 256), looks[1], dtype)
+    offs = LOOKS["unaligned" if looks[2] == "unaligned" else "as it is"](
+        torch.tensor([16, 16, 40, 64], dtype=torch.int32)
+    )
+    blocks = addend == (64, 64)
+    shapes = ((64, 2), (4, 2, 1)) if blocks else ((64,), (4, 64))
+    scales = [_tensor(shape, looks[2], torch.float32) for shape in shapes]
+    order = torch.arange(64, dtype=torch.int32)
+    others = {"rows": order, "out_rows": order.clone(), "factors": torch.ones(64), "counts": offs}
+    others = {name: others[name] for name in routed}
+    given = None if "counts" in routed else offs
+    own = {each: options[each] for each in options.keys() & {"out_dtype"}}
+    fast = {each: options[each] for each in options.keys() & {"out_dtype", "use_fast_accum"}}
+    call = {
+        "grouped_mm": lambda: triton_ext.grouped_mm(a, weight.mT, given, **others, **options),
+        "scaled_grouped_mm": lambda: triton_ext.scaled_grouped_mm(
+            a, weight.mT, *scales, given, **others, **options
+        ),
+        "torch._grouped_mm": lambda: torch._grouped_mm(a, weight.mT, offs, **own),
+        "torch._scaled_grouped_mm": lambda: torch._scaled_grouped_mm(
+            a, weight.mT, *scales, offs, **fast
+        ),
+    }[function]
+    return call, (a, weight, *scales, *others.values(), offs)
 
 
 def seen(started, way, call, known):
@@ -280,10 +377,13 @@ def _without(argument, addresses):
     return None if is_address and argument not in addresses else argument
 
 
-def drawn_call(function="linear", look="as it is", way="plainly", **options):
+def drawn_call(
+    function="linear", look="as it is", way="plainly", out="apart", routed=(), **options
+):
     """A value of `CALLS`."""
     looks = look, look, "as it is"
-    others = {"rows": (64,), "addend": None, "options": options}
+    addend = (64, 64) if "addmm, out" in function else None
+    others = {"rows": (64,), "addend": addend, "options": options, "out": out, "routed": routed}
     return {"function": function, "looks": looks, "way": way, **others}
 
 
@@ -292,8 +392,18 @@ SEQUENCES = (
     (drawn_call(look="learned", way="no_grad"), drawn_call(look="learned")),
     (drawn_call(), drawn_call(way="function mode"), drawn_call(way="dispatch mode")),
     (drawn_call(), drawn_call(way="fake tensors")),
+    (drawn_call(look="learned"), drawn_call(look="learned", activation="relu"), drawn_call()),
     (drawn_call("matmul"), drawn_call("matmul", look="a subclass"), drawn_call("linear")),
     (drawn_call("torch.mm"), drawn_call("torch.mm", look="negated")),
+    tuple(drawn_call("torch.addmm, out", out=out) for out in OUTS),
+    tuple(drawn_call("torch.mm, out", out=out) for out in OUTS),
+    (drawn_call("scaled_mm", use_fast_accum=True), drawn_call("scaled_mm", use_fast_accum=1)),
+    (drawn_call("grouped_mm"), drawn_call("grouped_mm", activation="swiglu")),
+    tuple(
+        drawn_call("grouped_mm", routed=routed)
+        for routed in ((), ("rows",), ("out_rows",), ("factors",), ("counts",))
+    ),
+    (drawn_call("torch._grouped_mm"), drawn_call("torch._grouped_mm", out_dtype=torch.float32)),
 )
 """Whose second calls would be taken for the first if one condition were left out."""
 
@@ -302,9 +412,36 @@ SEQUENCES = (
 def hits(monkeypatch):
     """How often a shortcut was taken."""
     count = []
-    make = shortcuts.Shortcut.make
-    monkeypatch.setattr(shortcuts.Shortcut, "make", lambda *args: count.append(1) or make(*args))
+    for name in ("make", "make_with", "call"):
+        make = getattr(shortcuts.Shortcut, name)
+        monkeypatch.setattr(
+            shortcuts.Shortcut, name, lambda *args, make=make: count.append(1) or make(*args)
+        )
     return count
+
+
+@pytest.mark.parametrize("function", [*WRITTEN[:2], *SCALED, *GROUPED])
+@pytest.mark.parametrize("addend", [None, (64,)])
+def test_a_repeated_call_takes_a_shortcut(function, addend, started, hits):
+    call, _ = product(function, (64,), ["as it is"] * 3, addend, {})
+    for _ in range(4):
+        call()
+    assert len(hits) >= 2
+    del started[:]
+    assert call() is not None
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("addend", [None, (64,)])
+def test_gradients_of_a_repeated_call_take_shortcuts(addend, started, hits):
+    call, (_, weight, *_) = product("linear", (64,), ["learned"] * 3, addend, {})
+    grad = torch.ones(64, 64).bfloat16()
+    for _ in range(4):
+        del started[:], hits[:]
+        call().backward(grad)
+    assert len(started) == 3, "the product, and those of both gradients"
+    assert len(hits) >= 3
+    assert weight.grad.shape == weight.shape
 
 
 def test_a_shortcut_starts_what_the_long_way_starts(started, hits):
@@ -318,7 +455,7 @@ def test_a_shortcut_starts_what_the_long_way_starts(started, hits):
                 short = seen(started, each["way"], call, known)
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(shortcuts, "_found", {})
-                    patch.setattr(shortcuts, "keep", lambda *args: None)
+                    patch.setattr(shortcuts, "_keep", lambda *args, **others: None)
                     assert seen(started, each["way"], call, known) == short, each
 
     for sequence in SEQUENCES:

@@ -289,3 +289,38 @@ def test_activations_of_what_is_no_number(arch, dtype, activation):
                                   out_dtype=dtype)  # fmt: skip
     exact = functions[activation](x.float()).to(dtype).expand(8, 8)
     torch.testing.assert_close(found, exact, rtol=2.0**-7, atol=1e-3, equal_nan=True)
+
+
+# ------------------------------------------------------------------------------------- operations
+
+
+def test_flops_are_counted_as_torch_counts_its_own():
+    """What compilers weigh by: a product that costs nothing would be made again in the backward."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def counted(function):
+        with FlopCounterMode(display=False) as counter:
+            function()
+        return counter.get_total_flops()
+
+    operators = torch.ops.triton_ext
+    a, b, experts = integers(6, 32), integers(32, 16), integers(2, 32, 16)
+    ends, rows = torch.tensor([2, 6]).int(), torch.tensor([0, 1, 1]).int()
+    batch = a.expand(2, 6, 32).contiguous()
+    scaled = [each.to(torch.float8_e4m3fn) for each in (a, experts)]
+    cases = [
+        (lambda: operators.mm(a, b), lambda: a @ b),
+        (lambda: operators.mm(a, b, activation="swiglu"), lambda: a @ b),
+        (lambda: operators.bmm(batch, experts), lambda: batch @ experts),
+        (lambda: operators.grouped_mm(a, experts, ends), lambda: a @ b),
+        (lambda: operators.grouped_mm(a, experts, ends // 2, rows=rows), lambda: a[rows] @ b),
+        (lambda: operators.grouped_mm(a.t(), integers(6, 16), ends), lambda: a.t() @ a[:, :16]),
+    ]
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        for ours, theirs in cases:
+            assert counted(ours) == counted(theirs) > 0
+        scales = torch.ones(6, 1), torch.ones(2, 16), None, None
+        made = lambda: operators.scaled_grouped_mm(  # noqa: E731
+            *scaled, ends // 2, *scales, torch.bfloat16, True, rows=rows
+        )
+        assert counted(made) == counted(lambda: a[rows] @ b)

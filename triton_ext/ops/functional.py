@@ -23,7 +23,7 @@ from triton_ext.ops.checks import (
     checked,
     has_kernels,
 )
-from triton_ext.ops.eager import multiply, repeated, shortened
+from triton_ext.ops.eager import multiply, repeated, shortened, shortened_with
 from triton_ext.ops.epilogue import (
     NOTHING,
     Epilogue,
@@ -365,6 +365,16 @@ def scaled_mm(
         fallback: as for `matmul`; but not where an operand has two scales.
     """
     check_kind("out_dtype", out_dtype, torch.dtype)
+    function, others = None, (scale_a, None if scale_b is scale_a else scale_b, bias)
+    if (
+        batch_invariant is None
+        and type(use_fast_accum) is bool
+        and (activation is None or type(activation) is str)
+    ):
+        function = "scaled_mm", activation, out_dtype, use_fast_accum
+        made = shortened_with(function, a, b, *others)
+        if made is not None:
+            return made
     (blocks_a, whole_a), (blocks_b, whole_b) = _scales("a", scale_a), _scales("b", scale_b)
     if (blocks_a is None) != (blocks_b is None):  # with K up to 128 as long as a row's
         blocks_a, whole_a = _as_blocks(blocks_a, whole_a)
@@ -379,7 +389,7 @@ def scaled_mm(
     call = call_of((a, b, epilogue, out_dtype, None, False, None, batch_invariant))
     check_order(call)
     if scale_a is not None and scale_b is not None and (blocks_a is None) == (blocks_b is None):
-        made = repeated(call)
+        made = repeated(call, function, others)
         if made is not None:
             return made
     check_dims(2, a=a, b=b)

@@ -4,6 +4,7 @@ experts multiplies each expert's tokens with its weights in one launch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,10 +12,10 @@ from torch import Tensor
 
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.element_types import SCALE_BLOCK
-from triton_ext.ops import checks, products
+from triton_ext.ops import checks, flops, products
 from triton_ext.ops.call import Call, is_bare, wants_gradient
-from triton_ext.ops.eager import repeated
-from triton_ext.ops.epilogue import Epilogue
+from triton_ext.ops.eager import repeated, shortened_with
+from triton_ext.ops.epilogue import NOTHING, Epilogue
 from triton_ext.ops.forward_mode import refuse_tangents
 from triton_ext.ops.functional import matmul
 from triton_ext.ops.gates import GATES, Gate
@@ -83,8 +84,14 @@ def grouped_mm(
     Raises:
         UnsupportedDeviceError, LayoutError: as for `matmul`.
     """
+    given = [offs, counts, rows, out_rows, factors, bias]
+    function = "grouped_mm", activation, out_dtype
+    made = _shortened(function, a, b, given, batch_invariant)
+    if made is not None:
+        return made
     ends = _ends(a, b, offs, counts)
     _check_gated(activation)
+    _check_tensors(rows, out_rows, factors, bias)
     if ends is None:
         others = {"rows": rows, "out_rows": out_rows, "factors": factors, "bias": bias}
         for name, each in others.items():
@@ -94,7 +101,8 @@ def grouped_mm(
             a, b, activation=activation, out_dtype=out_dtype, batch_invariant=batch_invariant
         )
     epilogue = Epilogue(bias, activation, offs=ends, rows=rows, out_rows=out_rows, factors=factors)
-    return _made(Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant))
+    call = Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant)
+    return _made(call, function, given)
 
 
 def scaled_grouped_mm(
@@ -138,10 +146,33 @@ def scaled_grouped_mm(
         out_dtype: of the output.
         use_fast_accum, batch_invariant: as for `triton_ext.scaled_mm`.
     """
+    given = [scale_a, scale_b, offs, counts, rows, out_rows, factors, bias]
+    function = "scaled_grouped_mm", activation, out_dtype, bool(use_fast_accum)
+    made = _shortened(function, a, b, given, batch_invariant)
+    if made is not None:
+        return made
     ends = _ends(a, b, offs, counts)
     if ends is None:
         raise LayoutError("offs", None, "must be given, or counts of two batches")
     _check_gated(activation)
+    _check_tensors(rows, out_rows, factors, bias)
+    call = scaled_call(
+        a, b, scale_a, scale_b, ends, out_dtype, use_fast_accum, batch_invariant,
+        Epilogue(bias, activation, rows=rows, out_rows=out_rows, factors=factors),
+    )  # fmt: skip
+    if wants_gradient(call):
+        rule = "scaled_grouped_mm has no gradient; detach its operands"
+        raise LayoutError("requires_grad", True, rule)
+    return _made(call, function, given)
+
+
+def scaled_call(
+    a: Tensor, b: Tensor, scale_a: Any, scale_b: Any, ends: Tensor, out_dtype: torch.dtype,
+    use_fast_accum: bool, batch_invariant: bool | None = None, epilogue: Epilogue = NOTHING,
+) -> Call:  # fmt: skip
+    """The call of `scaled_grouped_mm`; LayoutError of scales that do not fit. `epilogue` has the
+    rest of it."""
+    rows = epilogue.rows
     scales, blocks = _scales(a, b, ends, scale_a, scale_b)
     if rows is not None:
         checks.check_groups(Call(a, b, Epilogue(offs=ends, rows=rows)))
@@ -150,16 +181,26 @@ def scaled_grouped_mm(
         if not _are_written_out(a, b, blocks_a, blocks_b):
             blocks = _taken(blocks_a, rows), blocks_b
     blocks = _applied(a, b, ends, *blocks)
-    epilogue = Epilogue(
-        bias, activation, scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0],
-        blocks_b=blocks[1], fp32_accumulation=not use_fast_accum, offs=ends, rows=rows,
-        out_rows=out_rows, factors=factors,
+    epilogue = epilogue._replace(
+        scale_a=scales[0], scale_b=scales[1], blocks_a=blocks[0], blocks_b=blocks[1],
+        fp32_accumulation=not use_fast_accum, offs=ends,
     )  # fmt: skip
-    call = Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant)
-    if wants_gradient(call):
-        rule = "scaled_grouped_mm has no gradient; detach its operands"
-        raise LayoutError("requires_grad", True, rule)
-    return _made(call)
+    return Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant)
+
+
+def _shortened(
+    function: tuple[Any, ...], a: Any, b: Any, others: list[Any], batch_invariant: Any
+) -> Tensor | None:
+    """What a call makes that has a shortcut; else None. Nothing is assumed of what it is given.
+    `function`: a name, an activation, an output's type, and what else equality tells apart."""
+    _, activation, out_dtype, *_ = function
+    if not (
+        batch_invariant is None
+        and (activation is None or type(activation) is str)
+        and (out_dtype is None or type(out_dtype) is torch.dtype)
+    ):
+        return None
+    return shortened_with(function, a, b, *others)
 
 
 def _taken(scales: Tensor | None, rows: Tensor) -> Tensor | None:
@@ -169,6 +210,14 @@ def _taken(scales: Tensor | None, rows: Tensor) -> Tensor | None:
     if scales.dtype != torch.float32:  # which torch takes as bytes alone
         return scales.view(torch.uint8)[rows.clamp(0, len(scales) - 1)].view(scales.dtype)
     return scales.index_select(0, rows.clamp(0, len(scales) - 1))
+
+
+def _check_tensors(rows: Any, out_rows: Any, factors: Any, bias: Any) -> None:
+    """Raise LayoutError unless each is a tensor, or None."""
+    others = ("rows", rows), ("out_rows", out_rows), ("factors", factors), ("bias", bias)
+    for name, each in others:
+        if each is not None:
+            checks.check_kind(name, each, Tensor)
 
 
 def _check_gated(activation: Any) -> None:
@@ -283,10 +332,13 @@ def _applied(
     return blocks_a.float(), blocks_b.float()
 
 
-def _made(call: Call) -> Tensor:
-    """The result of a call, by the shortest way on which torch sees all that it must know of."""
+def _made(
+    call: Call, function: tuple[Any, ...] | None = None, others: Sequence[Any] | None = None
+) -> Tensor:
+    """The result of a call, by the shortest way on which torch sees all that it must know of.
+    `function`, `others`: what `_shortened` was asked for it."""
     if not wants_gradient(call):
-        made = repeated(call)
+        made = repeated(call, function if call.batch_invariant is None else None, others)
         if made is not None:
             return made
     checks.check_groups(call)
@@ -365,6 +417,8 @@ def _register(schema: str, made: Any, fake: Any) -> Any:
         _library.impl(name, made, key)
     found = getattr(torch.ops.triton_ext, name).default
     torch.library.register_fake(found, fake, lib=_library)
+    arguments = [each.name for each in found._schema.arguments]
+    flops.counted_by(name, flops.of_groups(arguments.index("rows")))
     return found
 
 

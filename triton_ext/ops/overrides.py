@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ from triton_ext.ops import shortcuts
 from triton_ext.ops.call import Call, call_of
 from triton_ext.ops.device import active_emulator, find_gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
-from triton_ext.ops.grouped import scaled_grouped_mm
+from triton_ext.ops.grouped import scaled_call
 from triton_ext.ops.operands import TMA_ALIGNMENT
 from triton_ext.ops.plans import cached, signature
 from triton_ext.ops.products import offered_product, product
@@ -46,10 +48,14 @@ RECIPES: dict[int, str] = {
 SWIZZLED = 1
 """PyTorch's number of scales in blocks as the tensor cores take them (``SwizzleType``)."""
 
+PAYS_AFTER = 0.05
+"""How many seconds a drop-in must last for its kernels to be taken out when it ends: putting them
+back takes 0.3 ms, and each product that passes through them 4 or 5 µs."""
+
 _lock = threading.Lock()
-_library = torch.library.Library("aten", "IMPL")
-_installed: set[str] = set()
+_libraries: dict[str, torch.library.Library] = {}
 _depth = 0
+_since = 0.0
 
 
 def _fits(dims: int, a: Tensor, b: Tensor, out: Tensor | None) -> bool:
@@ -89,33 +95,34 @@ def _takes(dims: int, call: Call, addend: Tensor | None) -> bool:
     return out is None or out.dtype == a.dtype
 
 
-def _made(dims: int, call: Call, addend: Tensor | None = None) -> Tensor | None:
-    """A product in 16 bits by our kernels; None if it is left to PyTorch. `addend`: what the
-    epilogue adds, or would add if beta were not 0."""
+def _made(dims: int, call: Call, function: str, addend: Tensor | None = None) -> Tensor | None:
+    """A product in 16 bits by our kernels, kept for shortcuts of a function; None if it is left to
+    PyTorch. `addend`: what the epilogue adds, or would add if beta were not 0."""
     plan = cached(signature(call))
     if plan is not None and (call.out is None or not plan.overlaps(call)):
         is_left = plan.torch_is_faster and call.epilogue.residual is None
-        shortcuts.keep("mm" if addend is None else "addmm", call, plan, is_left)
+        shortcuts.keep(function, call, plan, is_left)
         return None if is_left else plan.run(call)
     return offered_product(call, leaves=True) if _takes(dims, call, addend) else None
 
 
 def _product(dims: int, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None:
-    if out is None:
-        made = shortcuts.repeated("mm", a, b)
-        if made is not None:
-            return None if made is LEFT else made
+    function = "mm" if out is None else "mm.out"
+    made = shortcuts.repeated(function, a, b, None, out)
+    if made is not None:
+        return None if made is LEFT else made
     if a.dtype not in HALF_TYPES:
         return None
-    return _made(dims, call_of((a, b, NOTHING, None, out, False, None, None)))
+    return _made(dims, call_of((a, b, NOTHING, None, out, False, None, None)), function)
 
 
 def _addmm(
     addend: Tensor, a: Tensor, b: Tensor,
     *, beta: float = 1, alpha: float = 1, out: Tensor | None = None,
 ) -> Tensor | None:  # fmt: skip
-    if beta == alpha == 1 and out is None:
-        made = shortcuts.repeated("addmm", a, b, addend)
+    function = "addmm" if out is None else "addmm.out"
+    if beta == alpha == 1:
+        made = shortcuts.repeated(function, a, b, addend, out)
         if made is not None:
             return None if made is LEFT else made
     if a.dtype not in HALF_TYPES:  # factors of complex tensors are complex
@@ -123,7 +130,7 @@ def _addmm(
     call = call_of((a, b, sum_epilogue(addend, b, beta, alpha), None, out, False, None, None))
     if beta == 0 and not _takes(2, call, addend):  # whose key knows nothing of the addend
         return None
-    return _made(2, call, addend)
+    return _made(2, call, function, addend)
 
 
 def _addmm_in_place(addend: Tensor, a: Tensor, b: Tensor, **factors: float) -> Tensor | None:
@@ -136,6 +143,12 @@ def _scaled_mm(
     use_fast_accum: bool = False, *, out: Tensor | None = None,
 ) -> Tensor | None:  # fmt: skip
     """A product of fp8, with scales of whole operands or of rows and columns."""
+    function = "_scaled_mm", out_dtype, use_fast_accum
+    others = scale_a, None if scale_b is scale_a else scale_b, bias
+    if out is None and scale_result is None:
+        made = shortcuts.repeated_with(function, a, b, *others)
+        if made is not None:
+            return made
     dtype = out_dtype or (a if out is None else out).dtype
     common = use_fast_accum and a.dtype == b.dtype
     if (
@@ -153,7 +166,7 @@ def _scaled_mm(
         epilogue = Epilogue(
             bias, blocks_a=scale_a, blocks_b=scale_b, fp32_accumulation=fp32_accumulation
         )
-        return product(Call(a, b, epilogue, dtype, out))
+        return _kept(Call(a, b, epilogue, dtype, out), function, others)
     vectors = (
         (scale_a, torch.float32, (m, 1)),
         (scale_b, torch.float32, (1, n)),
@@ -168,7 +181,16 @@ def _scaled_mm(
         ):
             return None
     epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b, fp32_accumulation=fp32_accumulation)
-    return product(Call(a, b, epilogue, dtype, out))
+    return _kept(Call(a, b, epilogue, dtype, out), function, others)
+
+
+def _kept(call: Call, function: tuple[Any, ...], others: Sequence[Tensor | None]) -> Tensor:
+    """The product of a call that fits, whose like has a shortcut from its second time on."""
+    plan = cached(signature(call))
+    if plan is None or call.out is not None:
+        return product(call)
+    shortcuts.keep_with(function, call, plan, *others)
+    return plan.run(call)
 
 
 def _is_bias(bias: Tensor | None, dtype: torch.dtype, n: int, a: Tensor) -> bool:
@@ -233,6 +255,11 @@ def _grouped_mm(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor | None:  # fmt: skip
     """Products of groups in 16 bits, or of two batches."""
+    function = "_grouped_mm", out_dtype
+    if bias is None:
+        made = shortcuts.repeated_with(function, a, b, offs)
+        if made is not None:
+            return made
     if (
         a.dtype not in HALF_TYPES
         or a.dtype != b.dtype
@@ -242,7 +269,7 @@ def _grouped_mm(
     ):
         return None
     epilogue = NOTHING if offs is None else Epilogue(offs=offs)
-    return product(Call(a, b, epilogue, out_dtype))
+    return _kept(Call(a, b, epilogue, out_dtype), function, (offs,))
 
 
 def _fit_groups(a: Tensor, b: Tensor, offs: Tensor | None, dtype: torch.dtype) -> bool:
@@ -275,6 +302,11 @@ def _scaled_grouped_mm(
 ) -> Tensor | None:  # fmt: skip
     """Products of groups in fp8, with scales of rows and columns, or of blocks; or in mxfp8."""
     dtype = out_dtype or torch.bfloat16
+    function = "_scaled_grouped_mm", dtype, use_fast_accum
+    if offs is not None and bias is None and scale_result is None:
+        made = shortcuts.repeated_with(function, a, b, scale_a, scale_b, offs)
+        if made is not None:
+            return made
     if (
         not {a.dtype, b.dtype} <= FP8_TYPES
         or dtype not in WIDE_TYPES
@@ -287,9 +319,8 @@ def _scaled_grouped_mm(
     ):
         return None
     with contextlib.suppress(LayoutError):  # scales that do not fit: PyTorch says so
-        return scaled_grouped_mm(
-            a, b, scale_a, scale_b, offs, out_dtype=dtype, use_fast_accum=use_fast_accum
-        )
+        call = scaled_call(a, b, scale_a, scale_b, offs, dtype, use_fast_accum)
+        return _kept(call, function, (scale_a, scale_b, offs))
     return None
 
 
@@ -363,13 +394,10 @@ def _override(
 
 
 def _install(key: str) -> None:
-    """Replace the kernels of a device, once; while no drop-in is active, they call those replaced.
-
-    They stay: taking them away would change the dispatcher's tables while other threads read them.
-    """
-    if key in _installed:
+    """Replace the kernels of a device; while no drop-in is active, they call those replaced."""
+    if key in _libraries:
         return
-    _installed.add(key)
+    library = _libraries[key] = torch.library.Library("aten", "IMPL")
     # The keys of a call itself would be made into an object each time; a device's kernel, the last
     # that the dispatcher calls, does not look at them.
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
@@ -379,7 +407,18 @@ def _install(key: str) -> None:
             kernel = _theirs(f"aten::{name}", key)
             if kernel is None:
                 continue
-            _library.impl(name, _override(ours, functools.partial(kernel, keys)), key)
+            library.impl(name, _override(ours, functools.partial(kernel, keys)), key)
+
+
+def _remove() -> None:
+    """Put the kernels that were replaced back, if no other thread runs that could be within one:
+    the dispatcher's tables are read without a lock. (While autograd's own threads run, so does the
+    one that waits for them.)
+    """
+    if len(sys._current_frames()) == 1:
+        for library in _libraries.values():
+            library._destroy()
+        _libraries.clear()
 
 
 class DropIn:
@@ -393,8 +432,10 @@ class DropIn:
         self._hold()
 
     def _hold(self) -> None:
-        global _depth
+        global _depth, _since
         with _lock:
+            if not _depth:
+                _since = time.monotonic()
             if torch.cuda.is_available() and torch.backends.cuda.is_built():  # not on the host
                 _install("CUDA")
             if active_emulator() is not None:
@@ -407,6 +448,8 @@ class DropIn:
         with _lock:
             self._holds -= holds
             _depth -= holds
+            if holds and not _depth and time.monotonic() - _since > PAYS_AFTER:
+                _remove()
 
     def close(self) -> None:
         """End it, unless that was done; other drop-ins stay active."""

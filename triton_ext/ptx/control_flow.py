@@ -1,4 +1,6 @@
-"""The basic blocks of a kernel, in an order in which each comes after those that lead to it."""
+"""The basic blocks of a kernel: an order in which each comes after those that lead to it, and where
+the ways from a branch come together again.
+"""
 
 from __future__ import annotations
 
@@ -33,27 +35,8 @@ def blocks_in_order(kernel: Kernel) -> tuple[Block, ...]:
 
     Compilers lay blocks out in other orders: a loop's latch may stand before its head.
     """
-    instructions = kernel.instructions
-    if not instructions:
-        return ()
-    targets = [_targets(kernel, instruction) for instruction in instructions]
-    starts = {0, *itertools.chain.from_iterable(targets)}
-    starts.update(
-        number + 1
-        for number, instruction in enumerate(instructions)
-        if targets[number] or _is_end(instruction)
-    )
-    ordered = sorted(start for start in starts if start < len(instructions))
-    index = {start: i for i, start in enumerate(ordered)}
-    stops = [*ordered[1:], len(instructions)]
-    successors = []
-    for i, stop in enumerate(stops):
-        last = instructions[stop - 1]
-        found = [index[target] for target in targets[stop - 1] if target in index]
-        goes_on = last.predicate or not (targets[stop - 1] or _is_end(last))
-        if goes_on and i + 1 < len(ordered):
-            found.append(i + 1)
-        successors.append(found)
+    graph = _Graph.of(kernel)
+    successors = graph.successors
     order, roots = _reverse_postorder(successors)
     rank = {block: i for i, block in enumerate(order)}
     before: list[list[int]] = [[] for _ in order]
@@ -66,9 +49,104 @@ def blocks_in_order(kernel: Kernel) -> tuple[Block, ...]:
                 back.append((i, rank[successor]))
     irregular = _irregular_targets(before, back, roots)
     return tuple(
-        Block(ordered[block], stops[block], tuple(before[i]), i in irregular)
+        Block(graph.starts[block], graph.stops[block], tuple(before[i]), i in irregular)
         for i, block in enumerate(order)
     )
+
+
+def meeting_points(kernel: Kernel) -> dict[int, int]:
+    """Where the ways from each conditional branch meet: at its immediate post-dominator, the first
+    block that lies on every way from it to the kernel's end.
+
+    Returns:
+        The number of the block's first instruction, for that of the branch. Ways that meet only at
+        the end, or (as one of them never ends) nowhere, have none; one to a ``trap`` is none.
+    """
+    graph = _Graph.of(kernel)
+    # Node 0 is the end, and each block has its index plus one.
+    after = [[], *([each + 1 for each in found] for found in graph.successors)]
+    before: list[list[int]] = [[] for _ in after]
+    for block, stop in enumerate(graph.stops):
+        last = kernel.instructions[stop - 1]
+        returns = _is_end(last) and not last.opcode.startswith("trap")
+        falls = last.predicate or not (_is_end(last) or _targets(kernel, last))
+        if returns or (falls and stop == len(kernel.instructions)):
+            after[block + 1].append(0)
+        for target in after[block + 1]:
+            before[target].append(block + 1)
+    order, roots = _reverse_postorder(before)
+    parents = _immediate_dominators([n for n, r in zip(order, roots, strict=True) if not r], after)
+    return {
+        stop - 1: graph.starts[parents[block + 1] - 1]
+        for block, stop in enumerate(graph.stops)
+        if len(graph.successors[block]) > 1 and parents.get(block + 1)
+    }
+
+
+def _immediate_dominators(order: list[int], before: list[list[int]]) -> dict[int, int]:
+    """The last node that lies on every way from the root to each (Cooper, Harvey, Kennedy, "A
+    Simple, Fast Dominance Algorithm", 2001).
+
+    Args:
+        order: the nodes in reverse postorder, the root first.
+        before: those that ways come from, of each node.
+    """
+    rank = {node: number for number, node in enumerate(order)}
+    parents = {order[0]: order[0]}
+    changed = True
+    while changed:
+        changed = False
+        for node in order[1:]:
+            known = [each for each in before[node] if each in parents]
+            found = known[0]
+            for other in known[1:]:
+                while found != other:
+                    if rank[found] > rank[other]:
+                        found = parents[found]
+                    else:
+                        other = parents[other]
+            changed |= parents.get(node) != found
+            parents[node] = found
+    return parents
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """The basic blocks in the order of the text.
+
+    Attributes:
+        starts, stops: the numbers of their instructions, `stops` excluded.
+        successors: the blocks that control goes to from each.
+    """
+
+    starts: list[int]
+    stops: list[int]
+    successors: list[list[int]]
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> _Graph:
+        instructions = kernel.instructions
+        if not instructions:
+            return cls([], [], [])
+        targets = [_targets(kernel, instruction) for instruction in instructions]
+        found = {0, *itertools.chain.from_iterable(targets)}
+        found.update(
+            number + 1
+            for number, instruction in enumerate(instructions)
+            if targets[number] or _is_end(instruction)
+        )
+        starts = sorted(start for start in found if start < len(instructions))
+        index = {start: i for i, start in enumerate(starts)}
+        stops = [*starts[1:], len(instructions)]
+        successors = []
+        for i, stop in enumerate(stops):
+            last = instructions[stop - 1]
+            following = [index[target] for target in targets[stop - 1] if target in index]
+            goes_on = last.predicate or not (targets[stop - 1] or _is_end(last))
+            if goes_on and i + 1 < len(starts):
+                following.append(i + 1)
+            successors.append(following)
+        return cls(starts, stops, successors)
 
 
 def _irregular_targets(
@@ -125,7 +203,7 @@ class _DominatorTree:
 
 
 def _is_end(instruction: Instruction) -> bool:
-    return instruction.opcode in _ENDS
+    return instruction.opcode.split(".")[0] in _ENDS
 
 
 def _targets(kernel: Kernel, instruction: Instruction) -> list[int]:

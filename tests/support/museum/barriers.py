@@ -73,6 +73,17 @@ _cancel = kernel(
     "", init(1, meet=CLUSTER), RANK, expect_bytes(16), _TRY_CANCEL, wait("ANSWER"), CLUSTER,
     target="sm_100a",
 )  # fmt: skip
+_USED = """\
+  fence.proxy.async.shared::cta;
+  bar.sync 0;
+  @%first mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%bar+8];
+  @%first mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3+8];"""
+_answers = kernel(
+    "", init(1, 2, meet=CLUSTER), RANK, expect_bytes(16), _TRY_CANCEL, wait("ANSWER"),
+    "  ld.shared.v4.b32 {%v4, %v5, %v6, %v7}, [%data];", _USED, wait("USED", 0, 1),
+    "  fence.proxy.async.shared::cta;", expect_bytes(16), _TRY_CANCEL, wait("AGAIN", 1), CLUSTER,
+    target="sm_100a",
+)  # fmt: skip
 _MULTICAST = """\
   mov.b16 %h1, 3;
   @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
@@ -177,6 +188,35 @@ EXHIBITS = [
         "block; only block 0 announced them.",
         _cancel, instead(_cancel, ("  @%first mbarrier.arrive", "  @%p3 mbarrier.arrive")),
         _runs(2), Deadlock, "block (1, 0, 0)",
+    ),
+    Exhibit(
+        "Both blocks of a pair ask for the next tile, and both answers go to both",
+        (
+            "jax-ml/jax:jax/experimental/pallas/ops/gpu/blackwell_matmul_mgpu.py",
+            "jax-ml/jax:jax/_src/pallas/mosaic_gpu/helpers.py",
+        ),
+        "Latent (JAX 0.12.0.1).",
+        "The loop over tiles is not told of the cluster's axis (cluster_axes), and so takes each "
+        "block for the first: two multicasts of clusterlaunchcontrol.try_cancel write one buffer, "
+        "and of the two tiles that are taken so one is lost. Mended by "
+        "cluster_axes=(\"x\",).",
+        _cancel, instead(_cancel, ("  @%p3 clusterlaunch", "  @%first clusterlaunch")),
+        _runs(2), SynchronizationFault, "nothing orders the two",
+    ),
+    Exhibit(
+        "One thread says for its warpgroup that the answer has been read",
+        (
+            "jax-ml/jax:jax/experimental/mosaic/gpu/utils.py",
+            "openxla/tokamax:tokamax/_src/ops/ragged_dot/pallas_mosaic_gpu_kernel_sm100.py",
+        ),
+        "Latent (JAX 0.12.0.1; in tokamax' ragged dot for Blackwell).",
+        "Each warpgroup arrives once at the barrier of each block, by one of its threads. Only "
+        "where the arrival is for a tensor core do its warps meet before; else others may still "
+        "read what the next answer is written over. Mended by a barrier of the warpgroup before "
+        "the arrival.",
+        _answers, instead(_answers, ("  bar.sync 0;\n  @%first mbarrier.arrive.release",
+                                     "  @%first mbarrier.arrive.release")),
+        _runs(2), SynchronizationFault, "may still be read",
     ),
     Exhibit(
         "A multicast overwrites what the peer still uses",

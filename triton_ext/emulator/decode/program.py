@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction, WrongArchitecture
 from triton_ext.emulator.state.storage import Storage, Symbol
 from triton_ext.hardware.architecture import Target
+from triton_ext.ptx.control_flow import meeting_points
 from triton_ext.ptx.new_forms import new_form
 from triton_ext.ptx.parse import NVVM, Instruction, Kernel, Module, Variable
 from triton_ext.ptx.targets import CLUSTER_DIRECTIVES, lacking, owners, refusal
@@ -41,6 +43,11 @@ class Program:
     def of_cuda(self) -> bool:
         """Whether nvcc made it of CUDA C++, or another front end of the same compiler."""
         return NVVM in self.generator
+
+    @functools.cached_property
+    def meeting_points(self) -> dict[int, int]:
+        """Where the ways from each conditional branch meet, as numbers of steps."""
+        return meeting_points(self.kernel)
 
     @property
     def arch(self) -> int:

@@ -31,6 +31,8 @@ class Wait:
         timeout: for instructions that may give up, such as ``mbarrier.try_wait``: called instead
             of `resume` when nothing in the machine can go on; the lanes go on, too.
         again: they have not executed the instruction, and do so afterwards.
+        patient: the program does not ask for the wait: it ends when nothing in the machine can go
+            on, too.
     """
 
     ready: Callable[[], bool]
@@ -38,6 +40,7 @@ class Wait:
     resume: Callable[[], None] = lambda: None
     timeout: Callable[[], None] | None = None
     again: bool = False
+    patient: bool = False
 
 
 @dataclass

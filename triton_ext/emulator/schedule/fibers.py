@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.decode.step import Jump, Outcome, Park, Split, Step, Wait
 from triton_ext.emulator.errors import (
     ConvergenceFault,
@@ -21,6 +22,7 @@ from triton_ext.emulator.errors import (
     SynchronizationFault,
     UninitializedRead,
 )
+from triton_ext.emulator.schedule.meetings import Meetings
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
@@ -131,25 +133,28 @@ class Fibers:
 
     Args:
         cta: the block.
-        steps: the decoded kernel.
+        program: the decoded kernel.
         choose: says which of several fibers runs next.
         complete: performs at once what lanes of a block have issued to asynchronous units.
         observer: told of everything that happens, or None.
         held: says whether lanes must not execute an instruction yet; None: they never must not.
+        meets: whether lanes that part at a branch meet at its end.
     """
 
     def __init__(
         self,
         cta: Cta,
-        steps: Sequence[Step],
+        program: Program,
         choose: Callable[[Sequence[Fiber]], Fiber],
         complete: Callable[[Cta, Lanes], None],
         observer: Observer | None,
-        held: Callable[[Cta, Step, Lanes], Wait | Split | None] | None = None,
+        held: Callable[[Cta, Step, Lanes], Wait | Split | None] | None,
+        meets: bool,
     ) -> None:
-        self.cta, self.steps, self._held = cta, steps, held
+        self.cta, self.steps, self._held = cta, program.steps, held
         self._choose_among, self._complete, self._observer = choose, complete, observer
         self.fibers = [Fiber(0, slice(0, cta.threads))]
+        self._meetings = Meetings(program if meets else None, cta.threads)
         self._active: Lanes | None = None  # the lanes that execute an instruction now
         self._watched: dict[tuple[int, ...], _Watch] = {}
         self._repeating: dict[int, int] = {}  # warps that repeat themselves, and since what change
@@ -232,7 +237,7 @@ class Fibers:
         steps, cta, observer, held = self.steps, self.cta, self._observer, self._held
         machine, pred, end = cta.machine, cta.files["pred"], len(self.steps)
         counts, clocks = machine.counts, cta.cluster.clocks
-        undefined = cta.undefined.registers
+        undefined, meetings = cta.undefined.registers, self._meetings.open
         done, counted, blocks = 0, None, 1
         while done < budget:
             pc = fiber.pc
@@ -241,6 +246,8 @@ class Fibers:
             if pc >= end:
                 self._exit(fiber)
                 return done + 1
+            if pc in meetings and self._meet(fiber):
+                return done
             step = steps[pc]
             if step.convergent and not self._gather(fiber, step.convergent):
                 fiber.parked = True
@@ -283,6 +290,8 @@ class Fibers:
                 fiber.pc = pc + 1
                 continue
             if lanes is not fiber.lanes:
+                if isinstance(outcome, Jump):
+                    self._meetings.part(pc, fiber.lanes, taken)
                 rest = np.setdiff1d(lane_sets.indices(fiber.lanes), lane_sets.indices(lanes))
                 self.fibers.append(fiber.part(pc + 1, lane_sets.pack(rest)))
                 fiber.lanes = lanes
@@ -324,18 +333,28 @@ class Fibers:
         elif state == watch.state:
             self._repeating.update(dict.fromkeys(warps, progress))
 
-    def _state(self, warps: tuple[int, ...]) -> int:
-        """A number for where the threads of some warps stand, and what their registers hold."""
-        chosen = np.isin(np.arange(self.cta.threads) // WARP_THREADS, warps)
+    def _state(self, warps: tuple[int, ...], where: NDArray[np.intp] | None = None) -> int:
+        """A number for where the threads of some warps stand, and what their registers hold.
+
+        Args:
+            where: `_standing_at`, if it is known.
+        """
+        where = self._standing_at() if where is None else where
+        of_warps = [slice(WARP_THREADS * warp, WARP_THREADS * (warp + 1)) for warp in warps]
+        files = [self.cta.files[name] for name in ("pred", "b16", "b32", "b64", "b128")]
+        return hash(tuple(each[..., one].tobytes() for one in of_warps for each in (where, *files)))
+
+    def _standing_at(self) -> NDArray[np.intp]:
+        """For each thread the instruction that it stands at, and whether it waits there."""
         where = np.full(self.cta.threads, -1)
         for fiber in self.fibers:
             where[fiber.lanes] = 2 * fiber.pc + (fiber.wait is not None)
-        files = (self.cta.files[name][:, chosen] for name in ("pred", "b16", "b32", "b64", "b128"))
-        return hash(tuple(each.tobytes() for each in (where[chosen], *files)))
+        return where
 
     def states(self) -> list[tuple[int, int]]:
         """The same for each warp, and for the block's shared memory."""
-        warps = [(warp, self._state((warp,))) for warp in range(self.cta.warps)]
+        where = self._standing_at()
+        warps = [(warp, self._state((warp,), where)) for warp in range(self.cta.warps)]
         return [*warps, (-1, hash(self.cta.shared.data.tobytes()))]
 
     def _follow(self, fiber: Fiber, outcome: Wait | Jump | Split | Park) -> bool:
@@ -365,12 +384,29 @@ class Fibers:
             fiber.pc = outcome.target
             return False
         self.fibers.remove(fiber)
+        self._meetings.part(fiber.pc, fiber.lanes, outcome.target)
         threads = lane_sets.indices(fiber.lanes)
         for target in np.unique(outcome.target):
             part = fiber.part(int(target), lane_sets.pack(threads[outcome.target == target]))
             self.fibers.append(part)
             if target < 0:
                 self._exit(part)
+        return True
+
+    def _meet(self, fiber: Fiber) -> bool:
+        """Whether a fiber stops where lanes meet that have parted: to wait for others of its warps,
+        or to go on together with those that have waited for it.
+        """
+        found = self._meetings.arrive(fiber.pc, fiber.lanes)
+        if found is None:
+            return False
+        if not found:
+            return any(each.pc == fiber.pc and each is not fiber for each in self.fibers)
+        self.fibers.remove(fiber)
+        for lanes, wait in found:
+            part = fiber.part(fiber.pc, lanes)
+            part.wait = wait
+            self.fibers.append(part)
         return True
 
     def _park(self, fiber: Fiber, staying: Lanes) -> bool:
@@ -394,6 +430,7 @@ class Fibers:
         clocks.tick(agents)
         cta.exited.absorb(clocks.snapshot(agents))
         cta.live[fiber.lanes] = False
+        self._meetings.leave(fiber.lanes)
         cta.finished = not cta.live.any()
         for other in self.fibers:
             other.parked = False
@@ -486,6 +523,14 @@ class Fibers:
                 fiber.go_on(fiber.wait.timeout)
                 ended = True
         return ended
+
+    def hurry(self) -> bool:
+        """End a wait of lanes for others of their warp; whether there was one."""
+        waiting = [each for each in self.fibers if each.wait is not None and each.wait.patient]
+        for fiber in sorted(waiting, key=lambda each: each.pc)[:1]:
+            fiber.wait = None
+            self.cta.machine.progress += 1  # what only repeats itself may be watched anew
+        return bool(waiting)
 
     @property
     def runnable(self) -> list[Fiber]:

@@ -86,6 +86,8 @@ class Schedule:
         """Whether an operation that could be done now is done."""
         return self.name == "eager" or (self.name == "random" and self.random.random() < 0.3)
 
+    meets: bool = True
+    """Whether lanes of a warp that part at a branch meet at its end, as ptxas has it."""
     held: Callable[[Cta, Step, Lanes], Wait | Split | None] | None = None
     """Says whether lanes must not execute an instruction yet; None: they never must not."""
 
@@ -300,6 +302,7 @@ class Machine:
             or self.schedule.let_go()
             or (not done and self._time_out())
             or self._start_another()
+            or any(block.hurry() for block in self._blocks)
             or (done > 0 and not live.hung(self.steps))
         )
 
@@ -375,10 +378,13 @@ class Machine:
         numbers = [number for number in taken if number is not None]
         self.changes += 1
         cluster = Lockstep(self, numbers) if len(numbers) > 1 else Cluster(self, numbers[0])
-        choose, steps = self.schedule.choose, self.program.steps
-        held = self.schedule.held
+        schedule, observer = self.schedule, self.observer
+        meets = schedule.meets and not self.launch.checks.strict
         blocks = [
-            Fibers(cta, steps, choose, self._complete, self.observer, held) for cta in cluster.ctas
+            Fibers(
+                cta, self.program, schedule.choose, self._complete, observer, schedule.held, meets
+            )
+            for cta in cluster.ctas
         ]
         self._resident.append(_Resident(cluster, blocks))
 

@@ -82,6 +82,8 @@ class Choosing(Schedule):
         decisions: what was chosen, so far.
     """
 
+    meets = False  # an order in which a lane leaves a branch before its siblings is one, too
+
     def __init__(self, lines: Collection[int], choices: Sequence[Thread]) -> None:
         super().__init__("eager")
         self.lines, self.choices = lines, choices
