@@ -148,10 +148,7 @@ def _check_device(name: str, tensor: Tensor, a: Tensor) -> None:
 
 def check_operands(a: Tensor, b: Tensor, dims: int | None = None) -> None:
     """Raise LayoutError unless (..., M, K) and (..., K, N) fit, the latter a matrix or a batch.
-
-    Args:
-        dims: how many dimensions both must have.
-    """
+    `dims`: how many dimensions both must have."""
     if dims is not None:
         check_dims(dims, a=a, b=b)
     _check_device("b", b, a)
