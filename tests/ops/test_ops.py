@@ -1481,7 +1481,7 @@ def test_the_direct_launch_with_scales_of_blocks(swap):
     tensors.append(torch.empty(140, 24))
     blocks = [torch.empty(s, dtype=torch.float8_e8m0fnu) for s in ((2, 2, 2, 256), (1, 2, 2, 256))]
     views = [TmaView(tuple(x.shape), x.stride(), "K") for x in tensors]
-    views += [None, scale_view(blocks[0].flatten(), 140), scale_view(blocks[1].flatten(), 24)]
+    views += [None, *(scale_view(each.flatten(), along=2) for each in blocks)]
     launch, recorder = recorded(config, tuple(views), 160)
     launch(*tensors, Epilogue(alpha=0.5, blocks_a=blocks[0], blocks_b=blocks[1]))
     (a, b, c), order = tensors, (1, 0) if swap else (0, 1)

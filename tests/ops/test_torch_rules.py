@@ -339,3 +339,22 @@ def test_flops_are_counted_as_torch_counts_its_own():
             *scaled, ends // 2, *scales, torch.bfloat16, True, rows=rows
         )
         assert counted(made) == counted(lambda: a[rows] @ b)
+
+
+# ------------------------------------------------------------------------------------- out
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("adds", [False, True])
+def test_an_out_that_is_a_transpose_is_written_where_it_lies(batch, adds):
+    """As the gradients of weights that a program keeps transposed: torch makes no copy either."""
+    a, b = integers(*batch, 40, 64), integers(*batch, 64, 24)
+    out = integers(*batch, 24, 40, seed=1).mT
+    residual = out if adds else None
+    wanted = a.float() @ b.float() + (2 * out.float() if adds else 0)
+    memory = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    with memory as seen:
+        made = triton_ext.matmul(a, b, residual=residual, beta=2 if adds else 1, out=out)
+    assert made is out
+    assert torch.equal(out, wanted.half())
+    assert "aten::copy_" not in {each.key for each in seen.key_averages()}
