@@ -520,6 +520,21 @@ def test_factors_by_torch(given):
     torch.testing.assert_close(finished(made, NOTHING._replace(**given)), expected)
 
 
+@pytest.mark.parametrize(("dtype", "made", "residual", "expected"), [
+    (torch.float8_e4m3fn, [1.0, 448.0, -448.0], [0.125, 448.0, -32.0], [1.125, 448.0, -448.0]),
+    (torch.float8_e5m2, [1.0, 57344.0, -2.0], [0.25, 57344.0, 2.0], [1.25, 57344.0, 0.0]),
+    (torch.int32, [2**24 + 1, -5, 7], [2, 5, -9], [2**24 + 3, 0, -2]),
+], ids=str)  # fmt: skip
+def test_sums_by_torch_of_types_that_have_none(dtype, made, residual, expected):
+    """They are made in a wider type; those of fp8 saturate, those of integers are exact."""
+    made, residual, expected = (
+        torch.tensor([each]).to(dtype) for each in (made, residual, expected)
+    )
+    found = finished(made, NOTHING._replace(residual=residual))
+    assert found.dtype == dtype
+    assert found.double().tolist() == expected.double().tolist()
+
+
 def test_two_types_of_fp8_before_triton_3_9(monkeypatch):
     """On Hopper an error that says so, unless PyTorch's may be taken; a drop-in takes that."""
     monkeypatch.setattr(ops_types, "is_new", lambda: False)
