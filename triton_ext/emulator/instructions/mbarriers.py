@@ -210,11 +210,8 @@ def pending_count(at: Instruction, modifiers: Modifiers, operands: Operands) -> 
 
 
 def _completed(barrier: MBarrier, token: int, by_parity: bool) -> bool:
-    """Whether the phase that a wait names has completed.
-
-    Raises:
-        BarrierFault: a state older than the phase before the current one.
-    """
+    """Whether the phase that a wait names has completed. Raises BarrierFault: a state older than
+    the phase before the current one."""
     if by_parity:
         return barrier.passed(token)
     phase = token >> _PENDING_BITS

@@ -206,11 +206,8 @@ class ClusterBarrier:
         self.happened, self._happening = self._happening, None
 
     def wait(self, rank: int, lanes: Lanes) -> int:
-        """The generation that threads of the block of that rank wait for.
-
-        Raises:
-            BarrierFault: one of them has not arrived.
-        """
+        """The generation that threads of the block of that rank wait for. Raises BarrierFault: one
+        of them has not arrived."""
         if not self.owes_wait[rank][lanes].all():
             raise BarrierFault("barrier.cluster.wait without a barrier.cluster.arrive before")
         pending = self.arrived[rank][lanes]
@@ -281,10 +278,7 @@ class History:
 
     def mismatch(self, *, more: bool = False) -> str:
         """Says that copies bring another number of bytes than is expected; "" if they do not.
-
-        Args:
-            more: only if they bring more. (Others may be still to come.)
-        """
+        `more`: only if they bring more. (Others may be still to come.)"""
         expected, brought = self._latest[EXPECTED], self._latest[BROUGHT]
         wanted, given = sum(expected.values()), sum(brought.values())
         if not wanted or not given or wanted == given or (more and given < wanted):
@@ -399,9 +393,8 @@ class MBarrier:
         """The current phase expects `number` more (``cp.async.mbarrier.arrive``)."""
         self.pending += number
         if self.pending > COUNT_LIMIT:
-            raise BarrierFault(
-                f"{self.name} expects {self.pending} arrivals: at most {COUNT_LIMIT}"
-            )
+            why = f"{self.name} expects {self.pending} arrivals: at most {COUNT_LIMIT}"
+            raise BarrierFault(why)
 
     def advance(self) -> None:
         """Complete the phase, if nothing is missing."""
