@@ -226,7 +226,8 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
         f" ([what differs](undefined.md)); with the passes {PASSES.replace(',', ', ')} on. Of"
         " unsloth, sglang and vllm the modules with the kernels are imported alone; what else these"
         " import is a stand-in. TileLang's programs were written for this page; nvcc compiles the"
-        " CUDA C++ that it makes of them, which Triton's passes do not see. What torch has is what"
+        " CUDA C++ that it makes of them, which Triton's passes do not see; nor those of"
+        " quack-kernels and flash-attn-4, which the CuTe DSL compiles. What torch has is what"
         " Inductor makes for a GPU of its functions; what fbtriton has are the tutorials of TLX, by"
         " the Triton in its wheel.",
         "",
