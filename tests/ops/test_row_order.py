@@ -192,20 +192,26 @@ def test_the_compiler_passes_find_nothing(arch):
     assert_same(made, by_definition(a, b, offs, rows, out_rows, factors))
 
 
-@pytest.mark.parametrize(
-    ("arch", "given"),
-    [("sm_90", "r"), ("sm_90", "rofb"), ("sm_90", "rfg"), ("sm_100", "rof"), ("sm_100", "ob")],
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@settings(max_examples=some(2))
+@given(
+    st.lists(st.sampled_from([0, 1, 7, 33, 130]), min_size=1, max_size=4), st.integers(1, 5),
+    st.sampled_from([1, 9]), st.sampled_from([8, 24, 33]), st.sampled_from([8, 26, 72]),
+    st.sampled_from(["r", "rofb", "rfg", "rof", "ob", "rofbg"]), st.integers(0, 99),
 )  # fmt: skip
-def test_gradients(arch, given):
+def test_gradients(arch, lengths, behind, tokens, k, n, which, seed):
     """With a bias (b), and a gate (g): exact but for the gate, whose sums' gradient is rounded."""
-    generator = torch.Generator().manual_seed(3)
-    a, b = integers(generator, 9 if "r" in given else 40, 24), integers(generator, 3, 24, 32)
-    offs, activation = torch.tensor([9, 9, 36]).int(), "reglu_interleaved" if "g" in given else None
+    generator = torch.Generator().manual_seed(seed)
+    count, offs = sum(lengths) + behind, torch.tensor(lengths).cumsum(0).int()
+    a = integers(generator, tokens if "r" in which else count, k)
+    b, activation = integers(generator, len(lengths), k, n), None
+    if "g" in which:
+        activation = "reglu_interleaved"
     rows, out_rows, factors = (
-        each if letter in given else None
-        for letter, each in zip("rof", orders(generator, 40, 9), strict=True)
+        each if letter in which else None
+        for letter, each in zip("rof", orders(generator, count, tokens), strict=True)
     )
-    bias = integers(generator, 3, 32) if "b" in given else None
+    bias = integers(generator, len(lengths), n) if "b" in which else None
     leaves = [each.requires_grad_() for each in (a, b, factors, bias) if each is not None]
     exact = [each.detach().double().requires_grad_() for each in leaves]
     wide = iter(exact)

@@ -17,9 +17,7 @@ from triton_ext import LayoutError  # noqa: E402
 from triton_ext.ops import eager  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.epilogue import epilogue_of, finished  # noqa: E402
-from triton_ext.ops.planning import copies_outweigh  # noqa: E402
 from triton_ext.ops.shapes import one_matrix  # noqa: E402
-from triton_ext.ops.tuned import Problem  # noqa: E402
 
 NAN, INF = torch.nan, torch.inf
 
@@ -291,19 +289,6 @@ def test_activations_of_what_is_no_number(arch, dtype, activation):
                                   out_dtype=dtype)  # fmt: skip
     exact = functions[activation](x.float()).to(dtype).expand(8, 8)
     torch.testing.assert_close(found, exact, rtol=2.0**-7, atol=1e-3, equal_nan=True)
-
-
-def test_what_copies_would_cost_more_than_torchs_own_product():
-    """Sizes as they were measured on an H200: copies for few products are not worth it."""
-
-    def problem(m: int, n: int, k: int) -> Problem:
-        return Problem("a GPU", 132, "bf16", "K", "K", "bf16", m, n, k)
-
-    assert copies_outweigh(problem(7, 2234, 122), {"a", "b"}, new_rows=True)  # 0.30 of torch
-    assert copies_outweigh(problem(31, 128257, 6472), {"b"}, new_rows=True)  # 0.51
-    assert not copies_outweigh(problem(7521, 5072, 1131), {"a"}, new_rows=False)  # 5.09
-    assert not copies_outweigh(problem(988, 51866, 5112), set(), new_rows=True)  # 2.68
-    assert not copies_outweigh(problem(1, 8, 8), set(), new_rows=False)
 
 
 # ------------------------------------------------------------------------------------- operations

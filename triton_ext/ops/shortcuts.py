@@ -25,6 +25,7 @@ from torch import Tensor
 from triton_ext.ops import plans
 from triton_ext.ops.call import Call, call_of
 from triton_ext.ops.epilogue import epilogue_from
+from triton_ext.ops.launches import PreparedLaunch
 from triton_ext.ops.operands import TMA_ALIGNMENT
 from triton_ext.ops.plans import ProductPlan
 
@@ -107,10 +108,22 @@ class Shortcut:
 
     def make_with(self, a: Tensor, b: Tensor, *others: Tensor) -> Tensor | None:
         """The same of tensors that its epilogue may use in any way."""
-        bits = a.data_ptr() | b.data_ptr()
-        for each in others:
-            bits |= each.data_ptr()
-        return None if bits & UNALIGNED else self.plan.run(self.call(a, b, others))
+        address_a, address_b = a.data_ptr(), b.data_ptr()
+        bits, values = address_a | address_b, self.values.copy()
+        for places, tensor in zip(self.places, others, strict=True):
+            address = tensor.data_ptr()
+            bits |= address
+            for place in places:
+                values[place] = address
+        if bits & UNALIGNED:
+            return None
+        plan = self.plan
+        launch = plan.launch
+        if plan.plain and plan.index == plans._current_gpu() and isinstance(launch, PreparedLaunch):
+            c: Tensor = plans._new_on_gpu(plan.memory, plan.strides, plan.dtype)
+            if launch.with_values(address_a, address_b, c.data_ptr(), values):
+                return c
+        return plan.run(self.call(a, b, others))
 
     def call(
         self, a: Tensor, b: Tensor, others: tuple[Tensor, ...], out: Tensor | None = None
