@@ -1458,6 +1458,22 @@ def test_the_direct_launch_of_a_batch_with_a_residual():
     assert recorder.starts[0][0] >= 3
 
 
+@pytest.mark.parametrize("added", ["bias", "residual"])
+def test_the_launch_by_addresses_is_that_of_the_tensors(added):
+    """With one tensor that is added; and it is none where a number must be told."""
+    config = kernel_spec(90, "fp16", block_m=64, block_n=64, consumers=1, **{added: True})
+    tensors = [torch.empty(s).half() for s in ((40, 48), (24, 48), (40, 24), (40, 24))]
+    addend = torch.empty(24).half() if added == "bias" else tensors[3]
+    views = tuple(TmaView(tuple(x.shape), x.stride(), "K") for x in tensors)
+    launch, recorder = recorded(config, views[: 3 + (added == "residual")], 48)
+    launch(*tensors[:3], Epilogue(**{added: addend}))
+    assert launch.at(*(each.data_ptr() for each in (*tensors[:3], addend)))
+    assert recorder.starts[0] == recorder.starts[1]
+    scaled, recorder = recorded(config.with_fields(alpha=True), launch.views, 48)
+    assert not scaled.at(*(each.data_ptr() for each in (*tensors[:3], addend)))
+    assert not recorder.starts
+
+
 def test_the_direct_launch_with_bias_and_scales():
     config = kernel_spec(
         90, "e4m3", out_type="bf16", block_k=128, consumers=1, block_m=64,
