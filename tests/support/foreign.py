@@ -227,7 +227,8 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
         " unsloth, sglang and vllm the modules with the kernels are imported alone; what else these"
         " import is a stand-in. TileLang's programs were written for this page; nvcc compiles the"
         " CUDA C++ that it makes of them, which Triton's passes do not see; nor those of"
-        " quack-kernels and flash-attn-4, which the CuTe DSL compiles. What torch has is what"
+        " quack-kernels and flash-attn-4, which the CuTe DSL compiles ([whose fault it is](../../"
+        "benchmarks/notes/emulator.md#quack-and-flashattention-4)). What torch has is what"
         " Inductor makes for a GPU of its functions; what fbtriton has are the tutorials of TLX, by"
         " the Triton in its wheel.",
         "",
