@@ -1,19 +1,20 @@
 """Hugging Face's models with random weights, with and without this project's products.
 
-    python -m benchmarks.experts_models [--json FILE] [--model moe|fp8|all] [--layers N]
+    python -m benchmarks.experts_models [--json FILE] [--model moe|fp8|oss|all] [--layers N]
         [--rounds N] [--compiled]
 
 "moe" is a Qwen3-MoE (hidden 2048, 128 experts of 768, 8 of them for a token), whose experts
 transformers multiplies by ``grouped_mm``; "fp8" a dense Qwen3 (hidden 4096, 12288) whose linear
 layers are transformers' `FP8Linear`, with scales of 128x128, multiplied by
-``torch.nn.functional.scaled_mm``. Sides: "torch"; "drop_in", the same within `drop_in`; "gated",
-with the first products of the experts and their swiglu in one launch, too; "rows", with the tokens
-read and stored where they are (`benchmarks.row_order`).
+``torch.nn.functional.scaled_mm``; "oss" a GPT-OSS of the 20B's sizes (2880, 32 experts of 2880,
+4 for a token), whose experts have biases and a clamped swiglu. Sides: "torch"; "drop_in", the same
+within `drop_in`; "gated", with the first products of the experts and their swiglu in one launch,
+too; "rows", with the tokens read and stored where they are (`benchmarks.row_order`).
 
 A prompt of 4 x 1024 tokens, and steps of decoding for 16 sequences, each as a CUDA graph, replayed
-in turn; "eager" is a step without a graph. "same" is the part of 16 x 32 tokens, decoded greedily,
-that are the same as torch's before the first difference in a sequence; "logits" how far the
-prompt's logits are from torch's, over the norm of these.
+in turn; "eager" is a step without a graph, in turn, too. "same" is the part of 16 x 32 tokens,
+decoded greedily, that are the same as torch's before the first difference in a sequence; "logits"
+how far the prompt's logits are from torch's, over the norm of these.
 
 All that is decoded after a near tie may differ, so that "same" says little of how good tokens are.
 "agree" does: the part of the prompt's places whose most probable token is that of a reference, the
@@ -69,6 +70,10 @@ SIDES = {
         "gated": Side("triton_ext", True), "rows": Side("triton_ext_rows", True),
     },
     "fp8": {"torch": Side(None, False), "drop_in": Side(None, True)},
+    "oss": {
+        "torch": Side("grouped_mm", False), "drop_in": Side("grouped_mm", True),
+        "rows": Side("triton_ext_oss", True),
+    },
 }  # fmt: skip
 
 
@@ -96,6 +101,19 @@ def experts_in_order(self: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> T
     """The same without a permuted copy."""
     gate_up, down = self.gate_up_proj.mT, self.down_proj.mT
     return in_three_launches(routed(x, gate_up, down, chosen, weights))
+
+
+def experts_with_biases(self: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    """GPT-OSS's experts: gate and up in turn, clamped, with biases (``GptOssExperts``)."""
+    offs, rows, order, factors = triton_ext.route(chosen, self.num_experts, weights)
+    inner = triton_ext.grouped_mm(
+        x, self.gate_up_proj, offs, rows=rows, bias=self.gate_up_proj_bias,
+        activation="swigluoai_interleaved",
+    )  # fmt: skip
+    each = triton_ext.grouped_mm(
+        inner, self.down_proj, offs, out_rows=order, factors=factors, bias=self.down_proj_bias
+    )
+    return each.view(*chosen.shape, -1).sum(1)
 
 
 def scaled_linear(
@@ -153,7 +171,21 @@ def fp8(layers: int, size: int = 4096) -> Any:
     return model
 
 
-MODELS: dict[str, Callable[[int], Any]] = {"moe": moe, "fp8": fp8}
+def oss(layers: int, size: int = 2880) -> Any:
+    """A GPT-OSS, without sliding windows."""
+    from transformers import GptOssConfig, GptOssForCausalLM
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    ALL_EXPERTS_FUNCTIONS.register("triton_ext_oss", experts_with_biases)
+    config = GptOssConfig(
+        vocab_size=16 * size, hidden_size=size, intermediate_size=size, num_hidden_layers=layers,
+        num_local_experts=32, num_experts_per_tok=4, num_attention_heads=size // 45,
+        num_key_value_heads=8, head_dim=64, layer_types=["full_attention"] * layers,
+    )  # fmt: skip
+    return GptOssForCausalLM(config).to(torch.bfloat16).eval()
+
+
+MODELS: dict[str, Callable[[int], Any]] = {"moe": moe, "fp8": fp8, "oss": oss}
 
 
 class Decoding:
@@ -230,7 +262,7 @@ def in_fp32(model: Any) -> Any:
 def _reference(model: Any, prompt: Tensor) -> Tensor:
     """The logits after a prompt by torch's own products, in fp32."""
     exact = in_fp32(model)
-    if hasattr(exact.config, "num_experts"):
+    if hasattr(exact.config, "num_experts_per_tok"):
         exact.set_experts_implementation("eager")
     logits: Tensor = exact(input_ids=prompt, use_cache=False).logits
     return logits
@@ -259,8 +291,8 @@ def _model_rows(name: str, layers: int, rounds: int, compiled: bool) -> Iterator
     prompt = torch.randint(0, model.config.vocab_size, PROMPT, device="cuda")
     begin = torch.randint(0, model.config.vocab_size, (SEQUENCES, 1), device="cuda")
     graphs: dict[str, dict[str, torch.cuda.CUDAGraph]] = {"prompt": {}, "step": {}}
-    logits, tokens, eager = {}, {}, {}
-    kept = []  # what graphs read
+    logits, tokens = {}, {}
+    decodings: dict[str, Decoding] = {}
     for title, side in SIDES[name].items():
         if side.experts is not None:
             model.set_experts_implementation(side.experts)
@@ -274,9 +306,7 @@ def _model_rows(name: str, layers: int, rounds: int, compiled: bool) -> Iterator
             whole(0)
             logits[title] = made[0].clone()
             forward = torch.compile(model.forward, dynamic=False) if compiled else model.forward
-            decoding = Decoding(model, forward)
-            kept.append(decoding)
-            eager[title] = _seconds(functools.partial(decoding, 0), rounds)
+            decoding = decodings[title] = Decoding(model, forward)
             graphs["prompt"][title] = graph_of(whole, 1)
             held: list[Tensor] = []
 
@@ -296,7 +326,14 @@ def _model_rows(name: str, layers: int, rounds: int, compiled: bool) -> Iterator
         warm_up(each)
         found = replayed_seconds(each, rounds)
         times[kind] = {title: statistics.median(seconds) for title, seconds in found.items()}
-    times["eager"] = eager
+    turns: dict[str, list[float]] = {title: [] for title in SIDES[name]}
+    for _ in range(rounds):
+        for title, side in SIDES[name].items():
+            if side.experts is not None:
+                model.set_experts_implementation(side.experts)
+            with side.active():
+                turns[title].append(_seconds(functools.partial(decodings[title], 0), 3))
+    times["eager"] = {title: statistics.median(seconds) for title, seconds in turns.items()}
     reference = _reference(model, prompt)
     for title in SIDES[name]:
         row: Row = {

@@ -2,8 +2,9 @@
 
     python -m benchmarks.models [--json FILE] [--rounds N] [--only MODEL]
 
-Full width, few layers, random weights in bf16, no language head. Both sides take turns, each call
-is waited for, and the median of the rounds counts: a model's time, with the host's where it shows.
+Full width, few layers, random weights in bf16, no language head. Both sides take turns, of several
+calls each, in a drop-in or with none installed; each call is waited for, and the median of all but
+the first of each turn counts: a model's time, with the host's where it shows.
 The products of a row are those of a profiled eager call: their device time beside the row's time by
 plain torch, and what each takes on either side.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,6 +30,9 @@ CONTEXT = 512
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::_grouped_mm")
 SHOWN = 8
 """Products of a row that are listed, by their time."""
+
+TURN = 12
+"""Calls of a turn."""
 
 Step = Callable[[], Any]
 
@@ -81,7 +86,7 @@ class Case(NamedTuple):
     Attributes:
         step: what is done.
         mode: "eager", "compiled" or "graph".
-        plain, ours: run it once.
+        plain, ours: run it once; ours is run within a drop-in.
         profiled: the step in eager mode, whose products are listed.
     """
 
@@ -156,10 +161,10 @@ def cases(name: str) -> Iterator[Case]:
     for batch, tokens in sizes:
         title = f"{forward} {batch}x{tokens}" if tokens else f"{forward} {batch}"
         step = partial(_forward, model, _inputs(family, batch, tokens))
-        yield Case(title, "eager", step, partial(_dropped_in, step), step)
+        yield Case(title, "eager", step, step, step)
         if name in COMPILED:
             made = partial(_forward, torch.compile(model), _inputs(family, batch, tokens))
-            yield Case(title, "compiled", made, partial(_dropped_in, made), step)
+            yield Case(title, "compiled", made, made, step)
         if family.graphs:
             yield Case(title, "graph", *_graphed(step), step)
     if is_text and family.graphs:
@@ -170,7 +175,7 @@ def cases(name: str) -> Iterator[Case]:
     batch, tokens = sizes[-1]
     training = partial(_trained, model, _inputs(family, batch, tokens))
     title = f"train {batch}x{tokens}" if tokens else f"train {batch}"
-    yield Case(title, "eager", training, partial(_dropped_in, training), training)
+    yield Case(title, "eager", training, training, training)
 
 
 def _waited(step: Step) -> float:
@@ -183,13 +188,13 @@ def _waited(step: Step) -> float:
 
 def timed(case: Case, rounds: int) -> tuple[float, float]:
     """The median seconds of plain torch and of ours."""
-    sides = (case.plain, case.ours)
-    for side in sides * 2:
-        side()
     found: tuple[list[float], list[float]] = ([], [])
-    for number in range(rounds):
-        for i in (0, 1) if number % 2 else (1, 0):
-            found[i].append(_waited(sides[i]))
+    for turn in range(-1, -(-rounds // (TURN - 1))):
+        for i in (0, 1) if turn % 2 else (1, 0):
+            with triton_ext.drop_in() if i else nullcontext():
+                spent = [_waited((case.plain, case.ours)[i]) for _ in range(TURN)]
+            if turn >= 0:
+                found[i].extend(spent[1:])
     return statistics.median(found[0]), statistics.median(found[1])
 
 

@@ -10,7 +10,7 @@ import torch
 
 import triton_ext
 
-TOKENS, EXPERTS, HIDDEN, INNER, CHOSEN = 48, 4, 128, 256, 2
+TOKENS, EXPERTS, HIDDEN, INNER, CHOSEN = 48, 4, 128, 128, 2
 
 torch.manual_seed(0)
 x = torch.randn(TOKENS, HIDDEN, device="cuda").bfloat16()

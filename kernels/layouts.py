@@ -76,11 +76,8 @@ class KernelLayouts:
 
 @functools.lru_cache(maxsize=4096)
 def layouts_of(product: ProductSpec, tile: Tile) -> KernelLayouts:
-    """The layouts of a product's kernel.
-
-    Raises:
-        LayoutError: a swizzle that does not fit the tile, or boxes that TMA does not copy.
-    """
+    """The layouts of a product's kernel. Raises LayoutError: a swizzle that does not fit the tile,
+    or boxes that TMA does not copy."""
     if isinstance(tile, SimpleTile):
         return _simple_layouts(product, tile)
     c_bits = 8 * product.c_bytes

@@ -15,15 +15,15 @@ PRODUCER_REGISTERS = 24
 """Registers of a thread by the number of consumers: what is left of the SM's 65,536 when the
 producer's warps have 24 each; multiples of 8."""
 WITH_GROUPS = {1: (240, 56), 2: (240, 24), 3: (160, 32)}
-GATHERING = {1: (240, 56), 2: (232, 40), 3: (160, 32)}
+GATHERING = {1: (240, 56), 2: (232, 40), 3: (152, 56)}
 """The same and those of the producer's warps, which know the groups, and copy rows one by one."""
 EARLY_REGISTERS = 220
 """Registers of a thread that may be taken by sums and by what they are scaled with: of two
 consumers each thread has 240. With more, ptxas began to spill."""
-MOST_SUMS, MOST_SUMS_BESIDE = 208, 160
-"""Registers of a thread that sums may take, of the 240 that a thread of two consumers has; and
-where there is more to keep: what other blocks or ranks send. With 216, ptxas spills, and serializes
-the products."""
+MOST_SUMS, MOST_SUMS_BESIDE, MOST_SUMS_GATHERING = 208, 160, 152
+"""Registers of a thread that sums may take, of the 240 that a thread of two consumers has; where
+there is more to keep: what other blocks or ranks send; and of `GATHERING`'s. With 216, ptxas
+spills, and serializes the products."""
 MOST_COLUMNS_OF_THREE = 192
 """Columns that a tile of three consumers may have."""
 FP32_TYPES, FP32_K_BYTES = ("e4m3", "e5m2", *MIXED), 128
@@ -55,7 +55,9 @@ def most_columns(product: ProductSpec, tile: Sm90Tile) -> int:
     """How many columns a consumer may have with 128 rows: its threads have as many registers of
     sums.
     """
-    alone = tile.cluster_k == 1 and product.collective is None and not product.gathered
+    if product.gathered:
+        return MOST_SUMS_GATHERING
+    alone = tile.cluster_k == 1 and product.collective is None
     return MOST_SUMS if alone else MOST_SUMS_BESIDE
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         measured_kernels,
         quantize_1x128,
         quantize_128x128,
+        route,
         scaled_grouped_mm,
         scaled_mm,
     )
@@ -76,6 +77,7 @@ __all__ = [
     "passes",
     "quantize_1x128",
     "quantize_128x128",
+    "route",
     "scaled_grouped_mm",
     "scaled_mm",
 ]
@@ -88,7 +90,7 @@ _draw_with(lambda value: importlib.import_module("triton_ext.render.notebook").h
 _OPS = (
     "addmm", "autotune", "batch_invariant", "bmm", "drop_in", "fixed_kernels", "grouped_mm",
     "linear", "matmul", "measured_kernels", "quantize_128x128", "quantize_1x128",
-    "scaled_grouped_mm", "scaled_mm",
+    "route", "scaled_grouped_mm", "scaled_mm",
 )  # fmt: skip
 _MODULES = {
     **{name: f"triton_ext.{name}" for name in ("emulator", "hardware", "kernels", "passes")},

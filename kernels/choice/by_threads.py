@@ -37,9 +37,8 @@ class ThreadTile:
 
 
 TILES = (
-    ThreadTile(16, 16, 256), ThreadTile(16, 32, 256), ThreadTile(64, 16, 128),
-    ThreadTile(16, 128, 128, 8), ThreadTile(64, 32, 128), ThreadTile(64, 64, 64),
-    ThreadTile(128, 64, 64, 8), ThreadTile(128, 128, 64, 8),
+    ThreadTile(16, 16, 256), ThreadTile(16, 32, 256), ThreadTile(16, 128, 128, 8),
+    ThreadTile(128, 128, 64, 8),
 )  # fmt: skip
 NARROW = tuple(replace(tile, block_k=tile.block_k // 2) for tile in TILES)
 """Those where elements are loaded one by one: with twice as many at a time, threads spilled."""
@@ -52,13 +51,29 @@ class ThreadDivision(NamedTuple):
     splits: int
 
 
-def divisions(problem: Problem, units: tuple[int, int]) -> Iterator[ThreadDivision]:
-    """Those that are considered: whole tiles, and as many parts as the SMs have room for.
+class ThreadAccess(NamedTuple):
+    """How threads read the operands and write C.
 
-    Args:
-        units: A's and B's, in elements.
+    Attributes:
+        a_unit, b_unit, c_unit: elements that are read and written at a time, at most.
+        a_k_major, b_k_major: whether K is an operand's contiguous dimension.
     """
-    for tile in NARROW if 1 in units else TILES:
+
+    a_unit: int
+    b_unit: int
+    c_unit: int
+    a_k_major: bool
+    b_k_major: bool
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether elements of an operand are loaded one by one, through registers."""
+        return 1 in (self.a_unit, self.b_unit)
+
+
+def divisions(problem: Problem, access: ThreadAccess) -> Iterator[ThreadDivision]:
+    """Those that are considered: whole tiles, and as many parts as the SMs have room for."""
+    for tile in NARROW if access.is_narrow else TILES:
         tiles = tiles_of(tile, problem)
         steps = math.ceil(problem.k / tile.block_k)
         yield ThreadDivision(tile, 1)
@@ -80,48 +95,62 @@ class ThreadConstants:
 
     Attributes:
         launch: what a launch takes at least.
-        step: what waits in each turn of a block, however little it loads.
-        load: what a warp's load takes of its SM.
-        parts: what it takes to add up parts of tiles.
+        turn: what waits in each turn of a block along K, however little it loads.
+        load, copy: what a warp's load takes of its SM, through registers, and asynchronously.
+        store: what 4096 elements of C take of an SM where they are stored one by one.
+        parts, part: what it takes to add up parts of tiles, and for each 4096 elements of a part.
         memory_bytes: that the GPU reads and writes.
+        beyond: elements that are read with each run of contiguous ones of a tile, besides them.
     """
 
-    launch: float = 1.8e-6
-    step: float = 0.6e-6
-    load: float = 1.2e-9
-    parts: float = 1.5e-6
-    memory_bytes: float = 2.5e12
+    launch: float = 0.795e-6
+    turn: float = 0.72e-6
+    load: float = 2.83e-9
+    copy: float = 1.13e-8
+    store: float = 4.91e-7
+    parts: float = 1.38e-6
+    part: float = 5.07e-7
+    memory_bytes: float = 3.46e12
+    beyond: int = 16
 
 
 FITTED = ThreadConstants()
+"""To one H200 (seeds 5201 to 5204 of the class "off 8" of ``benchmarks.problems``)."""
 
 
 def thread_seconds(
-    problem: Problem, units: tuple[int, int], division: ThreadDivision,
+    problem: Problem, access: ThreadAccess, division: ThreadDivision,
     constants: ThreadConstants = FITTED,
 ) -> float:  # fmt: skip
-    """The seconds that a product of 16 bits is predicted to take.
-
-    Args:
-        units: A's and B's, in elements.
-    """
+    """The seconds that a product of 16 bits is predicted to take."""
     tile, splits = division
-    turns = math.ceil(math.ceil(problem.k / tile.block_k) / splits)
-    blocks = math.ceil(tiles_of(tile, problem) * splits / problem.multiprocessors)
-    rows = tile.block_m / units[0] + tile.block_n / units[1]
-    loads = blocks * rows * tile.block_k / 32
     m, n, k = problem.m, problem.n, problem.k
-    elements = problem.batch * (m * k + k * n + m * n)
-    return (
-        constants.launch
-        + turns * (constants.step + loads * constants.load)
-        + constants.parts * (splits > 1)
-        + 2 * elements / constants.memory_bytes
-    )
+    turns = math.ceil(math.ceil(k / tile.block_k) / splits)
+    blocks = math.ceil(tiles_of(tile, problem) * splits / problem.multiprocessors)
+    loads = tile.block_m / access.a_unit + tile.block_n / access.b_unit
+    loads *= tile.block_k / 32 * (constants.load if access.is_narrow else constants.copy)
+    size = tile.block_m * tile.block_n / 4096
+    stores = blocks * size * constants.store / min(access.c_unit, 4)
+    a_run = tile.block_k if access.a_k_major else tile.block_m
+    b_run = tile.block_k if access.b_k_major else tile.block_n
+    read = m * k * (1 + constants.beyond / a_run) + k * n * (1 + constants.beyond / b_run)
+    moved = 2 * problem.batch * (read + m * n) / constants.memory_bytes
+    adding = constants.parts + constants.part * splits * size if splits > 1 else 0.0
+    made = max(turns * (constants.turn + blocks * loads) + stores, moved)
+    return constants.launch + made + adding
 
 
-def best_division(problem: Problem, units: tuple[int, int]) -> tuple[ThreadDivision, float]:
+def best_division(problem: Problem, access: ThreadAccess) -> tuple[ThreadDivision, float]:
     """That which is predicted to be the fastest, and its seconds."""
-    found = {each: thread_seconds(problem, units, each) for each in divisions(problem, units)}
+    found = {each: thread_seconds(problem, access, each) for each in divisions(problem, access)}
     best = min(found, key=found.__getitem__)
     return best, found[best]
+
+
+COPY_SECONDS, COPIED_BYTES_PER_SECOND = 1.1e-6, 1.75e12
+"""What a launch of `copy_rows` takes, and how fast it reads and writes (the same problems)."""
+
+
+def copy_seconds(launches: int, elements: int) -> float:
+    """About how long so many launches take that copy so many elements of 16 bits in all."""
+    return launches * COPY_SECONDS + 2 * elements / COPIED_BYTES_PER_SECOND

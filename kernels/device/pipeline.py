@@ -296,9 +296,11 @@ class Pipeline:
         rows of A; the slot behind.
         """
         held = self.rows.of(work)
+        to, source = self.rows.first_chunks()
         for k in range(work.k_end):
-            self.wait_free(slot)
-            self.rows.fill(slot.index, held, k, self.ready.index(slot.index))
+            gl.inline_asm(WAIT, "r,r", (own_address(self.free.index(slot.index)), slot.phase ^ 1))
+            self.rows.fill(slot.index, held, to, source, k, self.ready.index(slot.index))
+            source = self.rows.next_chunks(source)
             slot = slot.next()
         return slot
 

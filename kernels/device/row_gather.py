@@ -10,8 +10,10 @@ registers for all of K.
 An index that is no row of A brings zeros, and nothing is read for it.
 """
 
-# Gluon functions: their arguments are values of the compiler, not of Python.
+# Gluon functions: their arguments are values of the compiler, not of Python, and a tuple that grows
+# is one of another type.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+# mypy: disable-error-code="assignment"
 
 from __future__ import annotations
 
@@ -26,14 +28,14 @@ from triton_ext.kernels.device.values import value
 
 WARPS = gl.constexpr(2)
 """Warps that copy rows on Hopper: with those of TMA and of scales they are a warpgroup."""
-ARRIVALS = gl.constexpr(64)
+ARRIVALS = gl.constexpr(32 * WARPS.value)
 """Arrivals of these at a buffer's barrier, besides that which expects bytes."""
 BY_A_WARP = gl.constexpr(128)
 """Rows that a warp's threads copy by TMA, four each."""
 CHUNK = gl.constexpr(16)
 """Bytes that a thread copies at a time (PTX ISA, "cp.async": the most)."""
-HELD = gl.constexpr(64)
-"""Rows whose indices the warps that copy hold, one a thread, in one register."""
+HELD = gl.constexpr(32 * WARPS.value)
+"""Rows of which the warps that copy hold where they are, one a thread, in one register."""
 
 
 @gluon.jit
@@ -46,34 +48,34 @@ def rows_of_a(indices, row, work, PLAN: gl.constexpr):
 
 
 @gluon.constexpr_function
-def copies_text(tile, first, whole):
+def copies_text(tile, first, line, whole):
     """The instructions by which a thread copies its chunks of a line of `HELD` rows, from `first`.
 
-    In a turn, the 8 threads of a line (4, 2, ...) copy a row, and ask the one that holds its index.
+    In a turn, the 8 threads of a line (4, 2, ...) copy a row, and one of them holds where it is.
 
     Args:
-        whole: whether all of the line is there; else a chunk may have less than 16 bytes, for which
-            ptxas makes twice as many instructions.
+        line: which one.
+        whole: whether all of it is there; else a chunk may have less than 16 bytes, for which ptxas
+            makes twice as many instructions.
     """
     chunks = tile.line // CHUNK.value
-    together = 32 // chunks
-    turns = min(chunks, -(-(tile.rows - first) // (2 * together)))
-    lines = [".reg .pred none, some;", ".reg .b32 lane, row, size;", ".reg .b64 source;"]
+    together = WARPS.value * 32 // chunks
+    turns = min(chunks, -(-(tile.rows - first) // together))
+    lines = [".reg .pred none, some;", ".reg .b32 row, size;", ".reg .b64 source;"]
     for turn in range(turns):
-        row = first + 2 * together * turn
-        to = row // tile.unit * (tile.unit * tile.line * tile.lines) + row % tile.unit * tile.line
-        all_there = row + 2 * together <= tile.rows
+        row = first + together * turn
+        unit, row_of_unit = divmod(row, tile.unit)
+        to = (unit * tile.lines + line) * tile.unit * tile.line + row_of_unit * tile.line
+        all_there = row + together <= tile.rows
         lines += [
-            f"add.u32 lane, $4, {together * turn};",
-            "shfl.sync.idx.b32 row, $6, lane, 31, 0xffffffff;",
+            f"shfl.sync.idx.b32 row, $4, {turn}, {(32 - chunks) << 8 | 31}, 0xffffffff;",
             "setp.lt.s32 none, row, 0;",
-            "" if whole else "selp.b32 size, 0, $5, none;",
+            "" if whole else "selp.b32 size, 0, $3, none;",
             "" if all_there else "setp.ge.s32 some, row, -1;",
-            "max.s32 row, row, 0;",
-            "mad.wide.s32 source, row, $3, $2;",
+            f"mad.wide.s32 source, row, {CHUNK.value}, $2;",
             ("" if all_there else "@some ")
-            + f"cp.async.cg.shared.global.L2::128B [$1+{to}], [source], {CHUNK.value}, "
-            + ("none;" if whole else "size;"),
+            + f"cp.async.cg.shared.global.L2::128B [$1+{to}], [source+{line * tile.line}], "
+            + f"{CHUNK.value}, {'none' if whole else 'size'};",
         ]
     return "{\n" + "\n".join([*lines, "mov.b32 $0, 0;"]) + "\n}"
 
@@ -101,67 +103,77 @@ class RowGather:
     PLAN: gl.constexpr
 
     @gluon.jit
-    def position(self):
-        """A thread's warp, lane, and row and chunk in the first turn."""
+    def threads(self):
+        """A thread's warp, the row of each turn that it copies, of the warp's, and its chunk."""
         CHUNKS: gl.constexpr = self.PLAN.gathered.line // CHUNK
         thread = gl.arange(0, HELD, gl.BlockedLayout([1], [32], [WARPS], [0]))
-        warp, lane = thread // 32, thread % 32
-        return warp, lane, warp * (32 // CHUNKS) + lane // CHUNKS, lane % CHUNKS
+        return thread // 32, thread % 32 // CHUNKS, thread % CHUNKS
 
     @gluon.jit
     def of(self, work):
-        """The indices of a tile's rows, which the threads hold: -1 of one that is no row of A, -2
-        behind the tile.
+        """Where a tile's rows begin in A, in chunks, which the threads hold: -1 of one that is no
+        row of A, -2 behind the tile.
         """
         TILE: gl.constexpr = self.PLAN.gathered
         ROWS: gl.constexpr = TILE.rows
-        TOGETHER: gl.constexpr = 32 * CHUNK // TILE.line
-        warp, lane, _, _ = self.position()
+        IN_A_TURN: gl.constexpr = 32 * CHUNK // TILE.line
+        warp, row_of_warp, turn = self.threads()
         found = ()
         for first in gl.static_range(0, ROWS, HELD):
-            row = first + lane // TOGETHER * (WARPS * TOGETHER) + warp * TOGETHER + lane % TOGETHER
+            row = first + (turn * WARPS + warp) * IN_A_TURN + row_of_warp
             given = rows_of_a(self.indices, row, work, self.PLAN)
-            given = gl.where((given >= 0) & (given < self.rows), given, -1)
+            known = (given >= 0) & (given < self.rows)
+            given = gl.where(known, given * (self.step // CHUNK), -1)
             found += (gl.where(row < ROWS, given, -2),)
         return found
 
     @gluon.jit
-    def copy_line(self, held, to, source, left, WHOLE: gl.constexpr):
+    def first_chunks(self):
+        """Where a thread's first chunks are: in the first buffer, and in row 0 of A."""
+        TILE: gl.constexpr = self.PLAN.gathered
+        BITS: gl.constexpr = len(TILE.swizzle)
+        warp, row_of_warp, chunk = self.threads()
+        row = warp * (32 * CHUNK // TILE.line) + row_of_warp
+        swizzled = chunk * CHUNK
+        for bit in gl.static_range(BITS):
+            swizzled ^= (row >> bit & 1) * TILE.swizzle[bit]
+        return own_address(self.tiles) + row * TILE.line + swizzled, self.base + chunk * CHUNK
+
+    @gluon.jit
+    def next_chunks(self, source):
+        """Where they are one K tile later."""
+        return source + self.PLAN.gathered.lines * self.PLAN.gathered.line
+
+    @gluon.jit
+    def copy_line(self, held, to, source, left, LINE: gl.constexpr, WHOLE: gl.constexpr):
         """Start the copies of a line of all rows; see `copies_text`."""
         PARTS: gl.constexpr = len(held)
-        _, lane, _, _ = self.position()
         for part in gl.static_range(PARTS):
             gl.inline_asm_elementwise(
-                copies_text(self.PLAN.gathered, part * HELD, WHOLE), "=r,r,l,r,r,r,r",
-                [to, source, self.step + lane * 0, lane * CHUNK // self.PLAN.gathered.line, left,
-                 held[part]],
-                gl.int32, is_pure=False, pack=1,
+                copies_text(self.PLAN.gathered, part * HELD, LINE, WHOLE), "=r,r,l,r,r",
+                [to, source, left, held[part]], gl.int32, is_pure=False, pack=1,
             )  # fmt: skip
 
     @gluon.jit
-    def fill(self, index, held, k, barrier):
+    def fill(self, index, held, to, source, k, barrier):
         """Start the copies of a K tile into a buffer; all of the warps' threads arrive then.
 
         Args:
-            held: the indices of the tile's rows, see `of`.
+            held: where the tile's rows begin, see `of`.
+            to, source: where the chunks are, see `first_chunks`.
         """
         TILE: gl.constexpr = self.PLAN.gathered
-        _, _, row, chunk = self.position()
-        to = own_address(self.tiles) + index * TILE.stage + row * TILE.line
-        swizzled = chunk * CHUNK
-        BITS: gl.constexpr = len(TILE.swizzle)
         LINES: gl.constexpr = TILE.lines
-        for bit in gl.static_range(BITS):
-            swizzled ^= (row >> bit & 1) * TILE.swizzle[bit]
+        _, _, chunk = self.threads()
+        to += index * TILE.stage
         for line in gl.static_range(LINES):
-            column = (k * TILE.lines + line) * TILE.line + chunk * CHUNK
-            left = gl.minimum(gl.maximum(self.row_bytes - column, 0), CHUNK)
-            there = to + swizzled + line * TILE.unit * TILE.line
-            source = self.base + column
-            if (k * TILE.lines + line + 1) * TILE.line <= self.row_bytes:
-                self.copy_line(held, there, source, left, True)
+            column = (k * TILE.lines + line) * TILE.line
+            left = self.row_bytes - column - chunk * CHUNK
+            left = gl.minimum(gl.maximum(left, 0), CHUNK)
+            if column + TILE.line <= self.row_bytes:
+                self.copy_line(held, to, source, left, line, True)
             else:
-                self.copy_line(held, there, source, left, False)
+                self.copy_line(held, to, source, left, line, False)
         gl.inline_asm(ARRIVE, "r", (own_address(barrier),))
 
 

@@ -59,7 +59,7 @@ EXPECTED = {
 def test_there_are_examples():
     assert {path.stem for path in EXAMPLES} == {
         "blackwell_matmul", "cute_dsl", "drop_in", "hopper_matmul", "mixture_of_experts",
-        "own_pass", PARALLEL.stem, PLUGIN.stem,
+        "models_experts", "own_pass", PARALLEL.stem, PLUGIN.stem,
     }  # fmt: skip
     assert len(BROKEN) == 13
     run_otherwise = {PARALLEL, PLUGIN}  # by Python; by vLLM

@@ -212,3 +212,30 @@ def test_null_pointers():
     for kind in ("u32", "f64"):
         with pytest.raises(LaunchError, match="only a pointer can be null"):
             passed(kind, None)
+
+
+def test_vectors_of_registers(tmp_path):
+    """Declared again in a block, named by place and by colour, and moved, loaded and stored whole;
+    ptxas takes the same text."""
+    text = kernel(
+        """
+ .reg .v4 .b32 abcd, more;
+ .reg .v2 .f32 pair;
+ mov.b32 abcd.x, 1; mov.b32 abcd.y, 2; mov.b32 abcd.z, 3; mov.b32 abcd.w, 4;
+ { .reg .v2 .b32 abcd; mov.b32 abcd.x, 50; mov.b32 abcd.g, 60; st.global.v2.b32 [%rd1], abcd; }
+ st.shared.v4.b32 [seen], abcd;
+ ld.shared.v4.b32 more, [seen];
+ add.u32 %r1, more.r, more.a;
+ st.global.b32 [%rd1+8], %r1;
+ mov.b32 pair.x, more.g; mov.b32 pair.y, more.b;
+ mov.b64 %d1, pair;
+ st.global.b64 [%rd1+16], %d1;
+ mov.u32 %r2, seen; mov.u32 %r3, after; sub.u32 %r1, %r3, %r2;
+ st.global.b32 [%rd1+12], %r1;
+""",
+        before=".shared .v4 .b32 seen; .shared .b32 after;",
+    )
+    assert assembles(text, tmp_path)
+    out = np.zeros(6, np.uint32)
+    run_ptx(text, grid=1, block=1, args=[out])
+    assert out.tolist() == [50, 60, 1 + 4, 16, 2, 3]

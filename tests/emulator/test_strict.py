@@ -170,6 +170,24 @@ WAIT:
     + OUT
 )
 """All threads initialise one mbarrier."""
+TWICE = (
+    """
+ mov.u32 %r20, 0;
+ shl.b32 %r11, %r0, 2;
+ add.u32 %r11, %r11, %r2;
+ st.shared.u32 [%r11], %r0;
+ setp.lt.u32 %p2, %r0, 32;
+ @%p2 bar.arrive 1, 160;
+ bar.sync 1, 160;
+ xor.b32 %r12, %r0, 96;
+ shl.b32 %r11, %r12, 2;
+ add.u32 %r11, %r11, %r2;
+ ld.shared.u32 %r20, [%r11];
+ xor.b32 %r20, %r20, 96;
+"""
+    + OUT
+)
+"""Warp 0 arrives twice, and all read what another warp wrote."""
 ZERO, ONE = "0x4000004000010000", "0x4000404000010000"
 # rule, kernel, blocks, what it is if strict, part of the message
 CASES = [
@@ -187,6 +205,7 @@ CASES = [
         BarrierFault,
         "where one is live",
     ),
+    ("barrier-twice", TWICE, 1, BarrierFault, "a thread arrives twice at barrier 1"),
     ("remote-scope", REMOTE.format(""), 2, SynchronizationFault, r"at \.cta scope"),
     ("remote-scope", REMOTE.format(".release.cta"), 2, SynchronizationFault, r"at \.cta scope"),
 ]

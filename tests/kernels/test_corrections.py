@@ -19,7 +19,7 @@ from triton_ext.kernels.choice.corrections import Trees
 from triton_ext.kernels.choice.features import FEATURES, features
 from triton_ext.kernels.choice.gpus import MODELS, model_of
 from triton_ext.kernels.choice.problem import Problem
-from triton_ext.kernels.choice.table import Table
+from triton_ext.kernels.choice.table import Table, divided
 from triton_ext.kernels.epilogue import NO_EPILOGUE
 from triton_ext.kernels.precompile import configurations
 from triton_ext.kernels.product import ProductSpec
@@ -177,3 +177,23 @@ def test_factors_of_some_kernels_are_learnt():
         for config, learnt, seconds in zip(each.configs, factors, each.seconds, strict=True):
             if seconds <= 1.5 * min(each.seconds):  # what is slow hardly counts
                 assert learnt == pytest.approx(factor(config, each.gpu), abs=0.05)
+
+
+@pytest.mark.parametrize(("tiles", "cut"), [
+    # of 132 SMs: all of them once; one tile left; less than half of them; as many as a half
+    (132, True), (133, False), (60, True), (2 * 132, True), (2 * 132 + 1, False),
+])  # fmt: skip
+def test_last_tiles_overlap_others_unless_parts_wait(tiles, cut):
+    """A tile of which several blocks make parts, after whole ones, is waited for at the end."""
+    spec = kernel_spec(90, "bf16", consumers=2, split_k=4, block_m=128, block_n=128)
+    table = Table.of([spec, spec.with_fields(split_k=1)])
+    problem = Problem(128 * tiles, 128, 8192, multiprocessors=132)
+    assert divided(table, problem).overlap.tolist() == [cut, True]
+
+
+def test_blocks_of_scales_have_the_tile_that_was_measured():
+    """Two consumers share it; those of smaller or larger tiles are not considered."""
+    product = ProductSpec("e4m3", fp32_accumulation=True, a_scale_rows=128, b_scale_rows=1)
+    specs = sm90.candidates(product, Problem(4096, 4096, 4096)).specs
+    tiles = {(each.tile.rows, each.tile.columns) for each in specs if each.tile.consumers == 2}
+    assert tiles == {(128, 128)}

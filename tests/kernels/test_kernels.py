@@ -598,6 +598,28 @@ def said_by_ptxas(text, folder):
     return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 
+@pytest.mark.skipif(not candidates.is_new(), reason="needs Triton 3.9")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"block_m": 64, "block_n": 64, "consumers": 1},
+        {"block_m": 64, "block_n": 128, "consumers": 2, "pingpong": True},
+        {"block_m": 192, "block_n": 128, "consumers": 3},
+    ],
+)
+def test_warps_that_gather_rows_do_not_spill(fields, tmp_path):
+    """With 24 registers each they did."""
+    pytest.importorskip("triton")
+    from triton_ext.kernels.launch import compile_matmul
+
+    config = kernel_spec(
+        90, "bf16", b_major="MN", batched=True, groups="M", gathered=True, gated=True, c_parts=2,
+        interleaved=True, bias=True, activation="clamped_silu", stages=5, **fields,
+    )  # fmt: skip
+    said = said_by_ptxas(compile_matmul(config).asm["ptx"], tmp_path)
+    assert "0 bytes spill stores, 0 bytes spill loads" in said
+
+
 @pytest.mark.parametrize("columns", [MOST_SUMS, MOST_SUMS + 8])
 def test_sums_take_as_many_registers_as_there_are(columns, tmp_path):
     """ptxas neither spills nor serializes them, and would with more."""

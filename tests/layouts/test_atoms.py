@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -49,6 +50,14 @@ def test_conversion_gives_the_documented_picture(atom):
         picture.append(slots)
     assert picture == CHUNK_PICTURES[atom.swizzle_byte_width]
     assert atom.chunk_table() == picture
+
+
+@pytest.mark.parametrize("value", [Swizzle(3, 4, 3), SwizzleAtom("K", 128, 16)])
+def test_they_are_values(value):
+    assert {value, dataclasses.replace(value)} == {value}
+    name = dataclasses.fields(value)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(value, name, getattr(value, name))
 
 
 def test_seed_001_table_of_the_first_mma():

@@ -15,6 +15,7 @@ from pass_corpus import corpus
 from sites import DATA, SUPPORT, triton_sites
 
 from triton_ext import LayoutError
+from triton_ext.mlir.attributes import attribute_aliases
 from triton_ext.mlir.edits import Edits
 from triton_ext.mlir.memory_flow import MemoryFlow, forwarded
 from triton_ext.mlir.module import MlirModule
@@ -157,6 +158,11 @@ def test_memory_types():
 def test_unreadable(text, rule):
     with pytest.raises(LayoutError, match=re.escape(rule)):
         MlirModule(text)
+
+
+def test_an_open_bracket_is_shown_with_what_surrounds_it():
+    with pytest.raises(LayoutError, match=re.escape("#tile = #ttg.shared_linear<{offset")):
+        attribute_aliases("#tile = #ttg.shared_linear<{offset")
 
 
 def test_mangled_modules_raise_typed_errors():

@@ -8,9 +8,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import triton_ext  # noqa: E402
-from triton_ext.kernels.choice import by_threads as choice  # noqa: E402
-from triton_ext.kernels.choice.by_threads import ThreadDivision, ThreadTile  # noqa: E402
+from triton_ext.kernels.choice.by_threads import (  # noqa: E402
+    ThreadAccess,
+    ThreadDivision,
+    ThreadTile,
+    best_division,
+    copy_seconds,
+)
 from triton_ext.kernels.choice.choose import choose_config, predicted_seconds  # noqa: E402
+from triton_ext.kernels.choice.problem import Problem  # noqa: E402
 from triton_ext.kernels.product import ProductSpec  # noqa: E402
 from triton_ext.ops import planning, plans  # noqa: E402
 from triton_ext.ops.by_threads import Rows, ThreadsLaunch, rows_of  # noqa: E402
@@ -151,11 +157,18 @@ def test_units(shape, strides, offset, expected):
 
 
 def test_choice():
-    """Few rows are loaded by threads; what is large is copied."""
-    for size, by_threads in (((2, 1024, 479), True), ((4096, 4096, 4095), False)):
-        problem = choice.Problem(*size)
-        seconds = choice.best_division(problem, (1, 1))[1]
-        spec = choose_config(90, ProductSpec("bf16", "K", "K"), problem)
-        elements = problem.k * (problem.m + problem.n)
-        copying = planning.copy_seconds(2, elements) + predicted_seconds(spec, problem)
-        assert (seconds < copying) == by_threads
+    """As they were measured on an H200: few rows are loaded by threads, others copied."""
+    for size, access, is_faster in (
+        ((14, 2422, 255), (1, 1, 2, True, False), True),  # 3.3 and 4.9 us
+        ((3, 50257, 6616), (8, 1, 1, True, False), True),  # 247 and 543 us
+        ((53, 744, 6143), (1, 8, 8, True, False), False),  # 16.6 and 9.3 us
+        ((655, 392, 255), (1, 1, 8, True, True), False),  # 7.7 and 3.8 us
+    ):
+        problem, access = Problem(*size), ThreadAccess(*access)
+        majors = ("K" if access.a_k_major else "MN"), ("K" if access.b_k_major else "MN")
+        spec = choose_config(90, ProductSpec("bf16", *majors), problem)
+        m, n, k = size
+        new_rows = access.c_unit < 8
+        elements = m * k * (access.a_unit < 8) + k * n * (access.b_unit < 8) + m * n * new_rows
+        copying = copy_seconds(1 + new_rows, elements) + predicted_seconds(spec, problem)
+        assert (best_division(problem, access)[1] < copying) == is_faster

@@ -539,6 +539,36 @@ def test_torchs_mxfp8_of_groups():
         triton_ext.scaled_grouped_mm(a, b.mT, scale_a, scale_b, offs)
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.nn.functional, "scaled_grouped_mm"), reason="torch has no scaled_grouped_mm"
+)
+def test_the_drop_in_takes_recipes_of_groups():
+    generator = torch.Generator().manual_seed(8)
+    lengths, k, n = [3, 0, 18], 64, 32
+    offs = torch.tensor(lengths).cumsum(0).int()
+    a, b = (
+        integers(generator, sum(lengths), k, dtype=E4M3),
+        [integers(generator, n, k, dtype=E4M3) for _ in lengths],
+    )
+    scale_a, scale_b = (
+        2.0 ** torch.randint(-2, 3, shape, generator=generator)
+        for shape in ((sum(lengths),), (len(lengths), n))
+    )
+    rows = a.double() * scale_a[:, None]
+    expected = torch.cat(
+        [
+            part @ (each.double() * scale[:, None]).t()
+            for part, each, scale in zip(rows.split(lengths), b, scale_b, strict=True)
+        ]
+    )
+    functional, kind = torch.nn.functional, torch.nn.functional.ScalingType.RowWise
+    with triton_ext.emulate("sm_90"), triton_ext.drop_in():
+        made = functional.scaled_grouped_mm(
+            a, torch.stack(b).mT, scale_a, kind, scale_b, kind, offs=offs
+        )
+    assert torch.equal(made, expected.bfloat16())
+
+
 @pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_mm"), reason="torch has no scaled_mm")
 def test_the_drop_in_takes_recipes():
     kind, functional = torch.nn.functional.ScalingType, torch.nn.functional

@@ -489,7 +489,7 @@ def test_fast_accum_before_triton_3_9(monkeypatch):
 @pytest.mark.parametrize("types", FP8_PAIRS)
 def test_scaled_mm_without_fast_accum(types):
     """On Hopper, sums of 128 elements of K are exact to 13 bits, and are added in fp32."""
-    a, b = torch.randn(24, 3000).to(types[0]), torch.randn(40, 3000).to(types[1]).T
+    a, b = torch.randn(24, 1300).to(types[0]), torch.randn(40, 1300).to(types[1]).T
     one, exact = torch.ones(()), a.double() @ b.double()
     torch.compiler.reset()  # which allows one function eight compilations
     compiled = torch.compile(triton_ext.scaled_mm, fullgraph=True, backend="aot_eager")
@@ -518,6 +518,21 @@ def test_factors_by_torch(given):
     rows, columns = given.get("scale_a", torch.ones(3)), given.get("scale_b", torch.ones(4))
     expected = given.get("alpha", 1.0) * torch.outer(rows, columns) * made
     torch.testing.assert_close(finished(made, NOTHING._replace(**given)), expected)
+
+
+@pytest.mark.parametrize(("dtype", "made", "residual", "expected"), [
+    (torch.float8_e4m3fn, [1.0, 448.0, -448.0], [0.125, 448.0, -32.0], [1.125, 448.0, -448.0]),
+    (torch.float8_e5m2, [1.0, 57344.0, -2.0], [0.25, 57344.0, 2.0], [1.25, 57344.0, 0.0]),
+    (torch.int32, [2**24 + 1, -5, 7], [2, 5, -9], [2**24 + 3, 0, -2]),
+], ids=str)  # fmt: skip
+def test_sums_by_torch_of_types_that_have_none(dtype, made, residual, expected):
+    """They are made in a wider type; those of fp8 saturate, those of integers are exact."""
+    made, residual, expected = (
+        torch.tensor([each]).to(dtype) for each in (made, residual, expected)
+    )
+    found = finished(made, NOTHING._replace(residual=residual))
+    assert found.dtype == dtype
+    assert found.double().tolist() == expected.double().tolist()
 
 
 def test_two_types_of_fp8_before_triton_3_9(monkeypatch):
@@ -1443,6 +1458,22 @@ def test_the_direct_launch_of_a_batch_with_a_residual():
     assert recorder.starts[0][0] >= 3
 
 
+@pytest.mark.parametrize("added", ["bias", "residual"])
+def test_the_launch_by_addresses_is_that_of_the_tensors(added):
+    """With one tensor that is added; and it is none where a number must be told."""
+    config = kernel_spec(90, "fp16", block_m=64, block_n=64, consumers=1, **{added: True})
+    tensors = [torch.empty(s).half() for s in ((40, 48), (24, 48), (40, 24), (40, 24))]
+    addend = torch.empty(24).half() if added == "bias" else tensors[3]
+    views = tuple(TmaView(tuple(x.shape), x.stride(), "K") for x in tensors)
+    launch, recorder = recorded(config, views[: 3 + (added == "residual")], 48)
+    launch(*tensors[:3], Epilogue(**{added: addend}))
+    assert launch.at(*(each.data_ptr() for each in (*tensors[:3], addend)))
+    assert recorder.starts[0] == recorder.starts[1]
+    scaled, recorder = recorded(config.with_fields(alpha=True), launch.views, 48)
+    assert not scaled.at(*(each.data_ptr() for each in (*tensors[:3], addend)))
+    assert not recorder.starts
+
+
 def test_the_direct_launch_with_bias_and_scales():
     config = kernel_spec(
         90, "e4m3", out_type="bf16", block_k=128, consumers=1, block_m=64,
@@ -1466,7 +1497,7 @@ def test_the_direct_launch_with_scales_of_blocks(swap):
     tensors.append(torch.empty(140, 24))
     blocks = [torch.empty(s, dtype=torch.float8_e8m0fnu) for s in ((2, 2, 2, 256), (1, 2, 2, 256))]
     views = [TmaView(tuple(x.shape), x.stride(), "K") for x in tensors]
-    views += [None, scale_view(blocks[0].flatten(), 140), scale_view(blocks[1].flatten(), 24)]
+    views += [None, *(scale_view(each.flatten(), along=2) for each in blocks)]
     launch, recorder = recorded(config, tuple(views), 160)
     launch(*tensors, Epilogue(alpha=0.5, blocks_a=blocks[0], blocks_b=blocks[1]))
     (a, b, c), order = tensors, (1, 0) if swap else (0, 1)

@@ -17,6 +17,7 @@ import triton_ext  # noqa: E402
 from triton_ext import LayoutError  # noqa: E402
 from triton_ext.kernels.choice import candidates  # noqa: E402
 from triton_ext.kernels.spec import kernel_spec  # noqa: E402
+from triton_ext.ops import checks  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.epilogue import Epilogue  # noqa: E402
 from triton_ext.ops.products import product  # noqa: E402
@@ -191,20 +192,26 @@ def test_the_compiler_passes_find_nothing(arch):
     assert_same(made, by_definition(a, b, offs, rows, out_rows, factors))
 
 
-@pytest.mark.parametrize(
-    ("arch", "given"),
-    [("sm_90", "r"), ("sm_90", "rofb"), ("sm_90", "rfg"), ("sm_100", "rof"), ("sm_100", "ob")],
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@settings(max_examples=some(2))
+@given(
+    st.lists(st.sampled_from([0, 1, 7, 33, 130]), min_size=1, max_size=4), st.integers(1, 5),
+    st.sampled_from([1, 9]), st.sampled_from([8, 24, 33]), st.sampled_from([8, 26, 72]),
+    st.sampled_from(["r", "rofb", "rfg", "rof", "ob", "rofbg"]), st.integers(0, 99),
 )  # fmt: skip
-def test_gradients(arch, given):
+def test_gradients(arch, lengths, behind, tokens, k, n, which, seed):
     """With a bias (b), and a gate (g): exact but for the gate, whose sums' gradient is rounded."""
-    generator = torch.Generator().manual_seed(3)
-    a, b = integers(generator, 9 if "r" in given else 40, 24), integers(generator, 3, 24, 32)
-    offs, activation = torch.tensor([9, 9, 36]).int(), "reglu_interleaved" if "g" in given else None
+    generator = torch.Generator().manual_seed(seed)
+    count, offs = sum(lengths) + behind, torch.tensor(lengths).cumsum(0).int()
+    a = integers(generator, tokens if "r" in which else count, k)
+    b, activation = integers(generator, len(lengths), k, n), None
+    if "g" in which:
+        activation = "reglu_interleaved"
     rows, out_rows, factors = (
-        each if letter in given else None
-        for letter, each in zip("rof", orders(generator, 40, 9), strict=True)
+        each if letter in which else None
+        for letter, each in zip("rof", orders(generator, count, tokens), strict=True)
     )
-    bias = integers(generator, 3, 32) if "b" in given else None
+    bias = integers(generator, len(lengths), n) if "b" in which else None
     leaves = [each.requires_grad_() for each in (a, b, factors, bias) if each is not None]
     exact = [each.detach().double().requires_grad_() for each in leaves]
     wide = iter(exact)
@@ -290,3 +297,90 @@ def test_what_does_not_fit():
             triton_ext.grouped_mm(b.mT, b, counts=offs, rows=index)
         with pytest.raises(LayoutError, match=r"rows.*must be None"):
             triton_ext.grouped_mm(b.mT, a.t(), offs, rows=index)
+
+
+def test_rows_lie_within_reach():
+    """A kernel counts the chunks of a row of A in 31 bits."""
+    for rows, wide, fits in ((2**20, 2**14, True), (2**20, 2**14 + 8, False)):
+        a = torch.empty(rows, wide, dtype=torch.bfloat16, device="meta")
+        b, offs = a.new_empty(2, wide, 8), torch.empty(2, dtype=torch.int32, device="meta")
+        call = Call(a, b, Epilogue(offs=offs, rows=offs), None)
+        if fits:
+            checks.check_groups(call)
+        else:
+            with pytest.raises(LayoutError, match=r"a\.shape.*must lie within 32 GiB"):
+                checks.check_groups(call)
+
+
+CHANGES = {
+    "a list": lambda each: each.tolist(),
+    "another type": lambda each: each.to(torch.float64),
+    "a dimension more": lambda each: each.unsqueeze(-1),
+    "one less": lambda each: each[1:],
+    "sparse": lambda each: each.float().to_sparse(),
+    "on no device": lambda each: each.to("meta"),
+}
+ARGUMENTS = ["offs", "rows", "out_rows", "factors", "bias", "scale_a", "scale_b"]
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@settings(max_examples=some(25))
+@given(
+    st.integers(1, 30), st.integers(1, 4), st.sampled_from([1, 40, 130]), st.sampled_from([1, 24]),
+    st.sampled_from(ARGUMENTS), st.sampled_from(sorted(CHANGES)), st.sampled_from([0, 1, 2]),
+)  # fmt: skip
+def test_what_is_wrong_is_named_before_a_launch(arch, m, groups, k, n, name, change, kind):
+    """Without scales, with fp32 ones of blocks, and with powers of two."""
+    along = -(-k // 128)
+    dtype = torch.float8_e8m0fnu if kind == 2 else torch.float32
+    given = {
+        "offs": torch.full((groups,), m).int(), "rows": torch.zeros(m).int(),
+        "out_rows": torch.arange(m).int(), "factors": torch.ones(m),
+        "bias": torch.zeros(groups, n).bfloat16(),
+    }  # fmt: skip
+    a, b = torch.zeros(9, k).bfloat16(), torch.zeros(groups, k, n).bfloat16()
+    if kind:
+        a, b = a.to(torch.float8_e4m3fn), b.mT.contiguous().to(torch.float8_e4m3fn).mT
+        given |= {
+            "scale_a": torch.ones(9, along).to(dtype), "scale_b": torch.ones(groups, along, n)
+        }  # fmt: skip
+        given["scale_b"] = given["scale_b"].to(dtype)
+    elif name.startswith("scale"):
+        return
+    given[name] = CHANGES[change](given[name])
+    # Indices say how many rows there are, ends how many groups.
+    named = {"rows": "rows|out_rows|factors", "offs": r"offs|a\.shape|b\.shape|scale_a|bias"}
+    function = triton_ext.scaled_grouped_mm if kind else triton_ext.grouped_mm
+    with triton_ext.emulate(arch) as gpu:
+        before = gpu.launches
+        with pytest.raises(LayoutError, match=f"^({named.get(name, name)})"):
+            function(a, b, **given)
+        assert gpu.launches == before
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_routes(dtype):
+    """By a loop over the choices; what is no expert comes last, and its rows are zeros."""
+    generator = torch.Generator().manual_seed(8)
+    chosen = torch.randint(-1, 6, (12, 3), generator=generator).to(dtype)
+    weights = torch.rand(12, 3, generator=generator).bfloat16().requires_grad_()
+    found = triton_ext.route(chosen, 5, weights)
+    pairs = [(int(e), t, c) for t, row in enumerate(chosen) for c, e in enumerate(row)]
+    known = sorted(pair for pair in pairs if 0 <= pair[0] < 5)
+    assert found.offs.tolist() == [sum(e <= g for e, _, _ in known) for g in range(5)]
+    assert found.rows[: len(known)].tolist() == [t for _, t, _ in known]
+    assert found.order[: len(known)].tolist() == [3 * t + c for _, t, c in known]
+    assert sorted(found.order.tolist()) == list(range(36))
+    assert torch.equal(found.factors, weights.flatten()[found.order.long()].float())
+    found.factors.sum().backward()
+    assert torch.equal(weights.grad, torch.ones_like(weights))
+    assert {each.dtype for each in found[:3]} == {torch.int32}
+    nothing = triton_ext.route(chosen[:0], 5)
+    assert (nothing.offs.tolist(), nothing.factors) == ([0] * 5, None)
+    for arguments, name in (
+        ((chosen[0], 5), "chosen"), ((chosen.float(), 5), "chosen"), (([[1]], 5), "chosen"),
+        ((chosen, 0), "experts"), ((chosen, 5.0), "experts"), ((chosen, 5, chosen), "weights"),
+        ((chosen, 5, weights[1:]), "weights"), ((chosen, 5, weights.to("meta")), "weights"),
+    ):  # fmt: skip
+        with pytest.raises(LayoutError, match=f"^{name}"):
+            triton_ext.route(*arguments)

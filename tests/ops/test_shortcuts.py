@@ -181,6 +181,7 @@ LOOKS = {
     "a parameter": torch.nn.Parameter,
     "frozen": lambda x: torch.nn.Parameter(x, requires_grad=False),
     "learned": lambda x: x.clone().requires_grad_(),
+    "learned, unaligned": lambda x: _unaligned(x).requires_grad_(),
     "a subclass": lambda x: x.as_subclass(Subclass),
     "in fp16": lambda x: x.half(),
     "in fp32": lambda x: x.float(),
@@ -392,10 +393,14 @@ SEQUENCES = (
     (drawn_call(look="learned", way="no_grad"), drawn_call(look="learned")),
     (drawn_call(), drawn_call(way="function mode"), drawn_call(way="dispatch mode")),
     (drawn_call(), drawn_call(way="fake tensors")),
+    (drawn_call(look="learned"), drawn_call(look="learned", activation="relu"), drawn_call()),
+    (drawn_call(look="learned"), drawn_call(look="learned, unaligned")),
     (drawn_call("matmul"), drawn_call("matmul", look="a subclass"), drawn_call("linear")),
     (drawn_call("torch.mm"), drawn_call("torch.mm", look="negated")),
     tuple(drawn_call("torch.addmm, out", out=out) for out in OUTS),
     tuple(drawn_call("torch.mm, out", out=out) for out in OUTS),
+    (drawn_call("scaled_mm"), drawn_call("scaled_mm", look="unaligned")),
+    (drawn_call("torch._grouped_mm"), drawn_call("torch._grouped_mm", look="unaligned")),
     (drawn_call("scaled_mm", use_fast_accum=True), drawn_call("scaled_mm", use_fast_accum=1)),
     (drawn_call("grouped_mm"), drawn_call("grouped_mm", activation="swiglu")),
     tuple(
@@ -411,7 +416,7 @@ SEQUENCES = (
 def hits(monkeypatch):
     """How often a shortcut was taken."""
     count = []
-    for name in ("make", "make_with"):
+    for name in ("make", "make_with", "call"):
         make = getattr(shortcuts.Shortcut, name)
         monkeypatch.setattr(
             shortcuts.Shortcut, name, lambda *args, make=make: count.append(1) or make(*args)
@@ -429,6 +434,18 @@ def test_a_repeated_call_takes_a_shortcut(function, addend, started, hits):
     del started[:]
     assert call() is not None
     assert len(started) == 1
+
+
+@pytest.mark.parametrize("addend", [None, (64,)])
+def test_gradients_of_a_repeated_call_take_shortcuts(addend, started, hits):
+    call, (_, weight, *_) = product("linear", (64,), ["learned"] * 3, addend, {})
+    grad = torch.ones(64, 64).bfloat16()
+    for _ in range(4):
+        del started[:], hits[:]
+        call().backward(grad)
+    assert len(started) == 3, "the product, and those of both gradients"
+    assert len(hits) >= 3
+    assert weight.grad.shape == weight.shape
 
 
 def test_a_shortcut_starts_what_the_long_way_starts(started, hits):

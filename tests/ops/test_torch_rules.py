@@ -17,9 +17,7 @@ from triton_ext import LayoutError  # noqa: E402
 from triton_ext.ops import eager  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.epilogue import epilogue_of, finished  # noqa: E402
-from triton_ext.ops.planning import copies_outweigh  # noqa: E402
 from triton_ext.ops.shapes import one_matrix  # noqa: E402
-from triton_ext.ops.tuned import Problem  # noqa: E402
 
 NAN, INF = torch.nan, torch.inf
 
@@ -293,14 +291,55 @@ def test_activations_of_what_is_no_number(arch, dtype, activation):
     torch.testing.assert_close(found, exact, rtol=2.0**-7, atol=1e-3, equal_nan=True)
 
 
-def test_what_copies_would_cost_more_than_torchs_own_product():
-    """Sizes as they were measured on an H200: copies for few products are not worth it."""
+# ------------------------------------------------------------------------------------- operations
 
-    def problem(m: int, n: int, k: int) -> Problem:
-        return Problem("a GPU", 132, "bf16", "K", "K", "bf16", m, n, k)
 
-    assert copies_outweigh(problem(7, 2234, 122), {"a", "b"}, new_rows=True)  # 0.30 of torch
-    assert copies_outweigh(problem(31, 128257, 6472), {"b"}, new_rows=True)  # 0.51
-    assert not copies_outweigh(problem(7521, 5072, 1131), {"a"}, new_rows=False)  # 5.09
-    assert not copies_outweigh(problem(988, 51866, 5112), set(), new_rows=True)  # 2.68
-    assert not copies_outweigh(problem(1, 8, 8), set(), new_rows=False)
+def test_flops_are_counted_as_torch_counts_its_own():
+    """What compilers weigh by: a product that costs nothing would be made again in the backward."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def counted(function):
+        with FlopCounterMode(display=False) as counter:
+            function()
+        return counter.get_total_flops()
+
+    operators = torch.ops.triton_ext
+    a, b, experts = integers(6, 32), integers(32, 16), integers(2, 32, 16)
+    ends, rows = torch.tensor([2, 6]).int(), torch.tensor([0, 1, 1]).int()
+    batch = a.expand(2, 6, 32).contiguous()
+    scaled = [each.to(torch.float8_e4m3fn) for each in (a, experts)]
+    cases = [
+        (lambda: operators.mm(a, b), lambda: a @ b),
+        (lambda: operators.mm(a, b, activation="swiglu"), lambda: a @ b),
+        (lambda: operators.bmm(batch, experts), lambda: batch @ experts),
+        (lambda: operators.grouped_mm(a, experts, ends), lambda: a @ b),
+        (lambda: operators.grouped_mm(a, experts, ends // 2, rows=rows), lambda: a[rows] @ b),
+        (lambda: operators.grouped_mm(a.t(), integers(6, 16), ends), lambda: a.t() @ a[:, :16]),
+    ]
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        for ours, theirs in cases:
+            assert counted(ours) == counted(theirs) > 0
+        scales = torch.ones(6, 1), torch.ones(2, 16), None, None
+        made = lambda: operators.scaled_grouped_mm(  # noqa: E731
+            *scaled, ends // 2, *scales, torch.bfloat16, True, rows=rows
+        )
+        assert counted(made) == counted(lambda: a[rows] @ b)
+
+
+# ------------------------------------------------------------------------------------- out
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("adds", [False, True])
+def test_an_out_that_is_a_transpose_is_written_where_it_lies(batch, adds):
+    """As the gradients of weights that a program keeps transposed: torch makes no copy either."""
+    a, b = integers(*batch, 40, 64), integers(*batch, 64, 24)
+    out = integers(*batch, 24, 40, seed=1).mT
+    residual = out if adds else None
+    wanted = a.float() @ b.float() + (2 * out.float() if adds else 0)
+    memory = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    with memory as seen:
+        made = triton_ext.matmul(a, b, residual=residual, beta=2 if adds else 1, out=out)
+    assert made is out
+    assert torch.equal(out, wanted.half())
+    assert "aten::copy_" not in {each.key for each in seen.key_averages()}

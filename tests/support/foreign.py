@@ -48,13 +48,15 @@ NEWER = {
 """What a kernel that was written for an earlier Triton fails with, and why."""
 
 
-def install(package: str, needs: Sequence[str], folder: Path) -> None:
+def install(project: Any, folder: Path) -> None:
     """Install a project without its dependencies, unless it is there."""
+    package, needs = project.package, project.needs
     if folder.exists() or importlib.util.find_spec(package) is not None:
         return
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
                "--target", str(folder)]  # fmt: skip
-    subprocess.run([*command, "--no-deps", "--only-binary=:all:", package], check=True)
+    subprocess.run([*command, "--no-deps", "--only-binary=:all:", package, *project.bare],
+                   check=True)  # fmt: skip
     if needs:
         subprocess.run([*command, *needs], check=True)
 
@@ -273,7 +275,7 @@ def main() -> int:
         if arch not in project.gpus:
             continue
         folder = arguments.folder / project.package
-        install(project.package, project.needs, folder)
+        install(project, folder)
         for row in run_project(project, arch, folder, arguments.timeout):
             print(f"{row['project']:14} {row['kernel']:28} {arch:7} {row['seconds']:6}"
                   f" {len(row['alarms'])} {row['verdict']}", flush=True)  # fmt: skip

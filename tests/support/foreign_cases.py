@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import foreign_cute
 import torch
 import triton
 
@@ -30,6 +31,7 @@ class Project:
         real: the modules that are imported as they are (`bare_packages`); none: the package itself.
         values: what the rest of it has at some names.
         needs: what it needs besides to be imported.
+        bare: what it needs without what that depends on.
         environment: variables, likewise; ``{folder}`` is where it is installed.
         gpus: those that it is for.
         options: of `emulate`.
@@ -40,6 +42,7 @@ class Project:
     real: tuple[str, ...] = ()
     values: dict[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
+    bare: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     gpus: tuple[str, ...] = ("sm_90", "sm_100", "sm_120")
     options: dict[str, Any] = field(default_factory=dict)
@@ -381,6 +384,11 @@ PROJECTS = (
             options={"check_views": False}),  # it makes views that are smaller than what it reads
     Project("tilelang", needs=TILELANG_NEEDS, cases=_cases(TileLang)),
     Project("torch", cases=_cases(Inductor)),
+    Project("quack-kernels", needs=foreign_cute.NEEDS, environment=foreign_cute.DSL,
+            gpus=("sm_90", "sm_100"), cases=_cases(foreign_cute.Quack)),
+    Project("flash-attn-4", needs=foreign_cute.NEEDS, bare=("quack-kernels==0.6.5",),
+            environment=foreign_cute.DSL, gpus=("sm_90", "sm_100"),
+            cases=_cases(foreign_cute.FlashAttention)),
     Project("fbtriton", environment=(("PYTHONPATH", "{folder}"),), gpus=("sm_90", "sm_100"),
             cases=_cases(Tlx)),
     Project("unsloth", ("unsloth.kernels",), cases=_cases(Unsloth)),

@@ -15,10 +15,11 @@ from triton_ext.distributed.launches import Kind
 from triton_ext.distributed.workspace import Workspace, workspace_of
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
 from triton_ext.kernels.epilogue import ACTIVATIONS
-from triton_ext.ops import registered
-from triton_ext.ops.call import Call
+from triton_ext.ops import flops, registered
+from triton_ext.ops.call import Call, is_bare
 from triton_ext.ops.checks import check_operands
 from triton_ext.ops.epilogue import ACTIVATION_FUNCTIONS, Epilogue, activated, epilogue_of, finished
+from triton_ext.ops.functional import matmul
 from triton_ext.ops.gates import GATES
 from triton_ext.ops.products import product
 from triton_ext.ops.types import FP8_TYPES, bias_type, output_type
@@ -145,7 +146,7 @@ def matmul_all_reduce(
         if torch.is_grad_enabled() and any(each.requires_grad for each in (a, b)):
             rule = f"has a gradient only with rows a multiple of the {process_group.size()} ranks"
             raise LayoutError("a.shape", tuple(a.shape), rule)
-        made = product(Call(a, b))
+        made = matmul(a, b)
         dist.all_reduce(made, group=process_group)
         return finished(made, epilogue)
     options: dict[str, Any] = {"bias": bias, "activation": activation, "overlap": overlap}
@@ -177,7 +178,7 @@ def _product(
 ) -> Tensor:  # fmt: skip
     found = _group(group)
     bias, activation, *scales = parts
-    epilogue_of(bias, activation)  # raises
+    epilogue = epilogue_of(bias, activation)._replace(scale_a=scales[0], scale_b=scales[1])
     if activation in GATES:
         rule = f"must be one of {sorted(ACTIVATION_FUNCTIONS.keys() - GATES.keys())}"
         raise LayoutError("activation", activation, f"{rule} between ranks")
@@ -187,7 +188,7 @@ def _product(
     needs_gradient = torch.is_grad_enabled() and any(
         each is not None and each.requires_grad for each in (a, b, bias)
     )
-    if not (needs_gradient or torch.compiler.is_compiling()) and type(a) is type(b) is Tensor:
+    if not needs_gradient and is_bare(Call(a, b, epilogue)):
         return _run(kind, a, b, found, parts, out_dtype, overlap)  # the dispatcher takes 50 us
     if needs_gradient and any(scale is not None for scale in scales):
         raise LayoutError("scale_a, scale_b", "given", "products with scales have no gradient")
@@ -360,6 +361,7 @@ def _register(kind: Kind, name: str) -> Any:
     operator = torch.library.custom_op(f"triton_ext::{name}", call, mutates_args=(), schema=schema)
     operator.register_fake(fake)
     operator.register_autograd(backward, setup_context=setup)
+    flops.counted_by(name, flops.of_gathered if kind == "gather" else flops.of_product)
     return operator
 
 

@@ -125,9 +125,8 @@ def _rows(matrices: Tensor) -> TmaView:
     """How TMA writes, or adds, a batch row by row."""
     strides = tma_strides(matrices)
     if strides is None:
-        raise LayoutError(
-            "N", matrices.shape[-1], "rows of the output must be multiples of 16 bytes"
-        )
+        rule = "rows of the output must be multiples of 16 bytes"
+        raise LayoutError("N", matrices.shape[-1], rule)
     return TmaView(tuple(matrices.shape), strides, "MN")
 
 

@@ -84,14 +84,18 @@ def cluster_layout(cga_layout: Sequence[Basis], shape: Sequence[int]) -> LinearL
         tuple(value if value < size else 0 for value, size in zip(basis, shape, strict=True))
         for basis in cga_layout
     ]
-    sizes = [1 << sum(1 for basis in bases if basis[i]) for i in range(len(shape))]
-    return LinearLayout({"block": bases}, standard_out_dims(sizes))
+    return LinearLayout({"block": bases}, standard_out_dims(_parts(cga_layout, shape)))
 
 
 def shape_per_cta(cga_layout: Sequence[Basis], shape: Sequence[int]) -> tuple[int, ...]:
     """The part of a tensor of `shape` that one block of the cluster holds."""
-    split = cluster_layout(cga_layout, shape).out_dims.values()
+    split = _parts(cga_layout, shape)
     return tuple(size // parts for size, parts in zip(shape, split, strict=True))
+
+
+def _parts(cga_layout: Sequence[Basis], shape: Sequence[int]) -> list[int]:
+    """Into how many parts a cluster divides each dimension of a tensor of `shape`."""
+    return [1 << sum(0 < basis[i] < size for basis in cga_layout) for i, size in enumerate(shape)]
 
 
 def within_block(layout: LinearLayout) -> LinearLayout:

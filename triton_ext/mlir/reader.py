@@ -42,16 +42,13 @@ class Reader:
         return self.tokens[self.at]
 
     def read(self) -> Operation:
-        """The module operation; the aliases in front of and behind it are left out."""
-        for i, token in enumerate(self.tokens):
-            starts_line = i == 0 or self.tokens[i - 1].kind == "newline"
-            if starts_line and token.text in ("module", "builtin.module", '"builtin.module"'):
-                self.at = i
-                root = self.operation(None, ())
-                for operation, scopes in self.unresolved:
-                    self.resolve(operation, scopes)
-                return root
-        raise self.fail("there is no 'module' operation")
+        """The module operation, with which the tokens begin."""
+        if self.tokens[0].text not in ("module", "builtin.module", '"builtin.module"'):
+            raise self.fail("there is no 'module' operation")
+        root = self.operation(None, ())
+        for operation, scopes in self.unresolved:
+            self.resolve(operation, scopes)
+        return root
 
     def region(self, parent: Operation, arguments: list[Value], around: _Scopes) -> None:
         """From behind ``{`` to behind ``}``."""

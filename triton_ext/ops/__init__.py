@@ -9,6 +9,7 @@ from triton_ext.ops.functional import addmm, bmm, linear, matmul, scaled_mm
 from triton_ext.ops.grouped import grouped_mm, scaled_grouped_mm
 from triton_ext.ops.overrides import drop_in
 from triton_ext.ops.quantize import quantize_1x128, quantize_128x128
+from triton_ext.ops.routing import route
 from triton_ext.ops.rule import batch_invariant, fixed_kernels, measured_kernels
 from triton_ext.ops.tuning import autotune
 from triton_ext.startup import when_imported
@@ -26,6 +27,7 @@ __all__ = [
     "measured_kernels",
     "quantize_1x128",
     "quantize_128x128",
+    "route",
     "scaled_grouped_mm",
     "scaled_mm",
 ]

@@ -20,6 +20,8 @@ from triton_ext.startup import when_imported
 
 MAX_SIZE = 2**31 - 1
 """Sizes are passed to the kernels as 32-bit integers."""
+MOST_GATHERED = 2**35
+"""Bytes in which a's rows lie that indices name: kernels count chunks of 16 in 31 bits."""
 
 
 def check_kind(name: str, value: Any, kind: type, *, optional: bool = False) -> None:
@@ -146,10 +148,7 @@ def _check_device(name: str, tensor: Tensor, a: Tensor) -> None:
 
 def check_operands(a: Tensor, b: Tensor, dims: int | None = None) -> None:
     """Raise LayoutError unless (..., M, K) and (..., K, N) fit, the latter a matrix or a batch.
-
-    Args:
-        dims: how many dimensions both must have.
-    """
+    `dims`: how many dimensions both must have."""
     if dims is not None:
         check_dims(dims, a=a, b=b)
     _check_device("b", b, a)
@@ -225,6 +224,10 @@ def _check_of_rows(call: Call, name: str) -> None:
         rule = f"must be 1-D, of {wanted}" + ("" if name == "rows" else f" and {size} elements")
         raise LayoutError(name, (each.dtype, tuple(each.shape)), rule)
     _check_device(name, each, call.a)
+    rows, columns = call.a.shape
+    if name == "rows" and rows * max(columns, call.a.stride(0)) > MOST_GATHERED // call.a.itemsize:
+        rule = f"must lie within {MOST_GATHERED >> 30} GiB where rows say which of its rows to take"
+        raise LayoutError("a.shape", tuple(call.a.shape), rule)
 
 
 def check_types(

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 
 from triton_ext.ops import shortcuts
 from triton_ext.ops.call import TENSORS, Call, is_bare, wants_gradient
-from triton_ext.ops.epilogue import Epilogue, activated, epilogue_of
+from triton_ext.ops.epilogue import NOTHING, Epilogue, activated, epilogue_of
 from triton_ext.ops.gated import gradient_of_sums
 from triton_ext.ops.gates import GATES
 from triton_ext.ops.plans import ProductPlan, cached, find, signature
@@ -35,13 +35,14 @@ def shortened(
     function: str, a: Tensor, b: Tensor, addend: Tensor | None = None, activation: str | None = None
 ) -> Tensor | None:
     """What a call of no other arguments makes, if its like was made by `repeated`, of the same
-    function, without gradients; else None. Nothing is assumed of what it is given.
+    function; else None. Nothing is assumed of what it is given.
     """
     if not _is_short(a, b) or (activation is not None and type(activation) is not str):
         return None
     gradients = _is_grad_enabled()
     if gradients and (a.requires_grad or b.requires_grad):
-        return None
+        found = shortcuts.call_like((function, "gradients", activation), a, b, addend)
+        return None if found is None else with_gradient(*found)
     made = shortcuts.repeated((function, gradients, activation), a, b, addend)
     assert made is not LEFT  # which only a drop-in does
     return made
@@ -95,6 +96,8 @@ def repeated(
     if plan is None:
         return None
     if gradient:
+        if function is not None and others is None and below is call:
+            shortcuts.keep((function, "gradients", call.epilogue.activation), call, plan)
         return with_gradient(call, plan)
     if call.out is not None:
         if plan.overlaps(call):
@@ -184,12 +187,17 @@ class Multiply(torch.autograd.Function):
         return grad_a, grad_b, grad_bias, grad_residual, None, None, None
 
 
+_apply: Any = super(torch.autograd.Function, Multiply).apply
+"""`Multiply.apply` without what that does for functorch, which takes 2 µs."""
+
+
 def with_gradient(call: Call, plan: ProductPlan | None = None) -> Tensor:
     """What a call makes, with gradients. `plan`: that of what it makes below autograd, if that is
     known."""
     bias, activation, residual, beta, *_ = call.epilogue
     below = _below_autograd(call)
-    made: Tensor = Multiply.apply(call.a, call.b, bias, residual, beta, below, plan)
+    apply = Multiply.apply if plan is None else _apply  # whose tensors are bare
+    made: Tensor = apply(call.a, call.b, bias, residual, beta, below, plan)
     return made if below.epilogue.activation is activation else activated(made, activation)
 
 
@@ -200,4 +208,13 @@ def _without_gradient(call: Call) -> Tensor:
 
 def _differentiable(call: Call) -> Tensor:
     """A product in a backward: with gradients if those of the gradients are asked for."""
-    return with_gradient(call) if torch.is_grad_enabled() else _without_gradient(call)
+    if _is_grad_enabled():
+        return with_gradient(call)
+    a, b, epilogue, _, _, linear, _, batch_invariant = call
+    if epilogue is not NOTHING or batch_invariant is not None:
+        return _without_gradient(call)
+    function = "linear" if linear else "matmul"
+    made = shortened(function, a, b)
+    if made is None:
+        made = repeated(call, function)
+    return _without_gradient(call) if made is None else made

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.element_types import SCALE_BLOCK
-from triton_ext.ops import checks, products
+from triton_ext.ops import checks, flops, products
 from triton_ext.ops.call import Call, is_bare, wants_gradient
 from triton_ext.ops.eager import repeated, shortened_with
 from triton_ext.ops.epilogue import NOTHING, Epilogue
@@ -91,6 +91,7 @@ def grouped_mm(
         return made
     ends = _ends(a, b, offs, counts)
     _check_gated(activation)
+    _check_tensors(rows, out_rows, factors, bias)
     if ends is None:
         others = {"rows": rows, "out_rows": out_rows, "factors": factors, "bias": bias}
         for name, each in others.items():
@@ -154,6 +155,7 @@ def scaled_grouped_mm(
     if ends is None:
         raise LayoutError("offs", None, "must be given, or counts of two batches")
     _check_gated(activation)
+    _check_tensors(rows, out_rows, factors, bias)
     call = scaled_call(
         a, b, scale_a, scale_b, ends, out_dtype, use_fast_accum, batch_invariant,
         Epilogue(bias, activation, rows=rows, out_rows=out_rows, factors=factors),
@@ -208,6 +210,14 @@ def _taken(scales: Tensor | None, rows: Tensor) -> Tensor | None:
     if scales.dtype != torch.float32:  # which torch takes as bytes alone
         return scales.view(torch.uint8)[rows.clamp(0, len(scales) - 1)].view(scales.dtype)
     return scales.index_select(0, rows.clamp(0, len(scales) - 1))
+
+
+def _check_tensors(rows: Any, out_rows: Any, factors: Any, bias: Any) -> None:
+    """Raise LayoutError unless each is a tensor, or None."""
+    others = ("rows", rows), ("out_rows", out_rows), ("factors", factors), ("bias", bias)
+    for name, each in others:
+        if each is not None:
+            checks.check_kind(name, each, Tensor)
 
 
 def _check_gated(activation: Any) -> None:
@@ -407,6 +417,8 @@ def _register(schema: str, made: Any, fake: Any) -> Any:
         _library.impl(name, made, key)
     found = getattr(torch.ops.triton_ext, name).default
     torch.library.register_fake(found, fake, lib=_library)
+    arguments = [each.name for each in found._schema.arguments]
+    flops.counted_by(name, flops.of_groups(arguments.index("rows")))
     return found
 
 

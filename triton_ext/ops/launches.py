@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -45,6 +46,7 @@ FIELDS = {
 }
 """Which field of the epilogue an argument of the kernel is."""
 BIAS = FIELDS["bias"]
+RESIDUAL, BLOCKS_A, BLOCKS_B = map(Epilogue._fields.index, ("residual", "blocks_a", "blocks_b"))
 
 
 class Link(NamedTuple):
@@ -244,7 +246,9 @@ class PreparedLaunch:
             extra: Any = epilogue[field]
             arguments[slot] = extra if isinstance(extra, float) else extra.data_ptr()
         if self._has_more:
-            self._fill_more(arguments, _matrices(a, b, c, epilogue, link), link, stream)
+            matrices = _matrices(a, b, c, epilogue, link)
+            addresses = [0 if each is None else each.data_ptr() for each in matrices]
+            self._fill_more(arguments, addresses, link, stream)
         direct.start(*self._grid, stream, *direct.fixed, arguments)
 
     def at(self, a: int, b: int, c: int, addend: int = 0) -> bool:
@@ -271,6 +275,21 @@ class PreparedLaunch:
         direct.start(*self._grid, stream, *direct.fixed, arguments)
         return True
 
+    def with_values(self, a: int, b: int, c: int, values: Sequence[Any]) -> bool:
+        """`at` with the values of any `Epilogue`, each tensor's address in its place."""
+        direct = self.direct
+        if direct is None or needs_the_jit():
+            return False
+        stream = direct.current_stream(self.gpu.index)
+        arguments = self._arguments_at(a, b, c)
+        for slot, field in self._extras:
+            arguments[slot] = values[field]
+        if self._has_more:
+            addresses = a, b, c, values[RESIDUAL], values[BLOCKS_A], values[BLOCKS_B]
+            self._fill_more(arguments, addresses, None, stream)
+        direct.start(*self._grid, stream, *direct.fixed, arguments)
+        return True
+
     def _arguments_at(self, a: int, b: int, c: int) -> list[Any]:
         """What the C launcher takes, with the maps of the three that every launch has: written out,
         as a loop over them takes 0.3 us longer.
@@ -286,20 +305,16 @@ class PreparedLaunch:
         return arguments
 
     def _fill_more(
-        self, arguments: list[Any], matrices: tuple[torch.Tensor | None, ...], link: Link | None,
-        stream: int,
-    ) -> None:  # fmt: skip
-        """Fill in what most launches do not have."""
+        self, arguments: list[Any], addresses: Sequence[int], link: Link | None, stream: int
+    ) -> None:
+        """Fill in what most launches do not have. `addresses`: of the matrices that `DESCRIPTORS`
+        counts, and anything for those that there are not."""
         for slot, matrix, number, name in self._more_maps:
-            tensor = matrices[matrix]
-            assert tensor is not None
-            key = (number, tensor.data_ptr())
+            key = (number, addresses[matrix])
             arguments[slot] = _tensor_maps.get(key) or self._tensor_map(name, matrix, key)
         self._fill_workspace(arguments, stream)
         for slot, matrix in self._addresses:
-            tensor = matrices[matrix]
-            assert tensor is not None
-            arguments[slot] = tensor.data_ptr()
+            arguments[slot] = addresses[matrix]
         for slot, name in self._links:
             extra: Any = getattr(link, name)
             arguments[slot] = extra if isinstance(extra, int) else extra.data_ptr()

@@ -48,7 +48,7 @@ RECIPES: dict[int, str] = {
 SWIZZLED = 1
 """PyTorch's number of scales in blocks as the tensor cores take them (``SwizzleType``)."""
 
-PAYS_AFTER = 0.02
+PAYS_AFTER = 0.05
 """How many seconds a drop-in must last for its kernels to be taken out when it ends: putting them
 back takes 0.3 ms, and each product that passes through them 4 or 5 µs."""
 

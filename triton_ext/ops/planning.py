@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_ext.kernels.choice.by_threads import ThreadDivision, best_division
+from triton_ext.kernels.choice.by_threads import ThreadDivision, best_division, copy_seconds
 from triton_ext.kernels.choice.choose import choose_config, predicted_seconds, with_epilogue
-from triton_ext.kernels.element_types import ELEMENT_TYPES, Major
+from triton_ext.kernels.element_types import Major
 from triton_ext.kernels.epilogue import ACTIVATIONS, EpilogueSpec
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.by_threads import Threads, ThreadsLaunch, threads_of
@@ -42,12 +42,6 @@ from triton_ext.ops.rule import is_batch_invariant, rule
 from triton_ext.ops.scales import fp32_scales, scale_columns
 from triton_ext.ops.tuned import Problem, Tuned, lookup
 from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, OUTPUT_NAMES, WIDE_TYPES, operand_name
-
-COPY_SECONDS, COPIED_BYTES_PER_SECOND = 2e-6, 1.6e12
-"""What a copy takes for its launch, and how fast it is (H200, ``benchmarks.matmul --classes "off
-8"``)."""
-TORCHS_FLOPS = 330e12
-"""The rate of torch's products of rows that TMA cannot read, where they are large (there)."""
 
 
 @dataclass(frozen=True)
@@ -206,33 +200,17 @@ def _sizes_of_groups(call: Call, groups: str) -> tuple[int, ...]:
     return count, max(1, m), max(1, n)
 
 
-def copied_sizes(problem: Problem, copies: Collection[str], new_rows: bool) -> list[int]:
-    """How many elements each of the copies has that TMA needs of a product.
+def copying_seconds(problem: Problem, copies: Collection[str], new_rows: bool) -> float:
+    """About how long the copies take that TMA needs of a product of 16 bits.
 
     Args:
         copies: as in `Description`.
         new_rows: whether the output is copied out of longer rows.
     """
-    m, n, k = (size * problem.batch for size in (problem.m, problem.n, problem.k))
-    sizes = {"a": m * problem.k, "b": k * problem.n}
-    elements = [size for name, size in sizes.items() if name in copies]
-    return elements + [n * problem.m] * new_rows
-
-
-def copies_outweigh(problem: Problem, copies: Collection[str], new_rows: bool) -> bool:
-    """Whether the copies that TMA needs take longer than torch's own product of 16 bits, about.
-
-    Args:
-        copies, new_rows: as of `copied_sizes`.
-    """
-    elements = copied_sizes(problem, copies, new_rows)
-    flops = 2 * problem.batch * problem.m * problem.n * problem.k
-    return copy_seconds(len(elements), sum(elements)) > flops / TORCHS_FLOPS
-
-
-def copy_seconds(copies: int, elements: int) -> float:
-    """About how long so many copies take, of so many elements of 16 bits in all."""
-    return copies * COPY_SECONDS + 2 * elements / COPIED_BYTES_PER_SECOND
+    m, n, k = problem.m, problem.n, problem.k
+    operands = m * k * ("a" in copies) + k * n * ("b" in copies)
+    elements = problem.batch * (operands + m * n * new_rows)
+    return copy_seconds((operands > 0) + new_rows, elements)
 
 
 def _depth_of(call: Call) -> int:
@@ -287,14 +265,6 @@ def planned(description: Description, config: KernelSpec | None = None) -> Produ
             found.out_size,
             found.reads,
         )
-    torchs = (
-        found.gpu.index is not None  # torch's kernels are on the host where a GPU is emulated
-        and not found.added
-        and problem.product.out_type is None
-        and problem.element_type in ELEMENT_TYPES
-        and not found.in_order
-        and copies_outweigh(problem, found.copies, found.memory is not found.shape)
-    )
     return ProductPlan(
         PreparedLaunch(found.gpu, config, found.views, problem.k, found.steps),
         found.gpu.index,
@@ -305,7 +275,7 @@ def planned(description: Description, config: KernelSpec | None = None) -> Produ
         found.late,
         found.out_size,
         found.reads,
-        torch_is_faster=torchs if tuned is None else tuned.torch_is_faster,
+        torch_is_faster=tuned is not None and tuned.torch_is_faster,
         groups=found.added.get("groups"),
     )
 
@@ -319,10 +289,11 @@ def _by_threads(
     if found.threads is None:
         return None
     size = found.problem.size
-    division, by_threads = best_division(size, (found.threads.a.unit, found.threads.b.unit))
+    division, by_threads = best_division(size, found.threads.access)
     alone = tuned.seconds if tuned is not None else predicted_seconds(config, size)
-    elements = copied_sizes(found.problem, found.copies, found.memory is not found.shape)
-    return division if by_threads < alone + copy_seconds(len(elements), sum(elements)) else None
+    new_rows = found.memory is not found.shape
+    with_copies = alone + copying_seconds(found.problem, found.copies, new_rows)
+    return division if by_threads < with_copies else None
 
 
 def _chosen(found: Description) -> tuple[KernelSpec, Tuned | None]:

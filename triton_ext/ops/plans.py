@@ -96,10 +96,7 @@ class ProductPlan:
 
     def run(self, call: Call, *, is_current: bool = False) -> Tensor:
         """Make the product in new memory, or in out, which must not overlap what is read.
-
-        Args:
-            is_current: the GPU is the current one, which is looked up otherwise.
-        """
+        `is_current`: the GPU is the current one, which is looked up otherwise."""
         if not is_current and (self.index is None or self.index != _current_gpu()):
             with self.launch.gpu.current():
                 return self.run(call, is_current=True)

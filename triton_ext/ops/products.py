@@ -16,7 +16,7 @@ from triton_ext.ops.operands import is_writable
 from triton_ext.ops.planning import described, planned
 from triton_ext.ops.plans import ProductPlan, find, store
 from triton_ext.ops.rule import rule
-from triton_ext.ops.shapes import one_matrix
+from triton_ext.ops.shapes import one_matrix, transposed
 from triton_ext.ops.tuning import measure_once
 
 
@@ -59,6 +59,9 @@ def offered_product(call: Call, *, leaves: bool = False) -> Tensor | None:
             made_once = offered_product(matrix, leaves=leaves)
             return None if made_once is None else _as_batch(made_once, matrix, call)
         plan = _plan(gpu, call)
+        turned = transposed(call) if plan is None else None
+        if turned is not None and turned.out is not None and is_writable(turned.out):
+            return None if offered_product(turned, leaves=leaves) is None else call.out
     if call.out is not None and (plan is None or plan.overlaps(call)):
         return call.out.copy_(product(call._replace(out=None)))
     assert plan is not None  # there always is one to new memory

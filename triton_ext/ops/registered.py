@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_ext.ops import checks, products
+from triton_ext.ops import checks, flops, products
 from triton_ext.ops.call import Call
 from triton_ext.ops.epilogue import NOTHING, Epilogue, epilogue_of, finished
 from triton_ext.ops.forward_mode import is_active, refuse_tangents
@@ -61,6 +61,7 @@ def _register(
         _library.impl(name, call, key)
     operator: torch._ops.OpOverload[..., Tensor] = getattr(torch.ops.triton_ext, name).default
     torch.library.register_fake(operator, fake, lib=_library)
+    flops.counted_by(name, flops.of_product)
     return operator
 
 

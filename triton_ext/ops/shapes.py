@@ -118,3 +118,20 @@ def one_matrix(call: Call) -> Call | None:
         rows = a.as_strided((batch * m, k), a.stride()[1:])
         return call._replace(a=rows, b=b[0], epilogue=epilogue, out=None)
     return None
+
+
+def transposed(call: Call) -> Call | None:
+    """The same product as ``b.mT @ a.mT``, whose out is written column by column; None if the
+    epilogue has more than an activation and a residual of the output's shape.
+    """
+    a, b, epilogue, _, out, *_ = call
+    residual = epilogue.residual
+    if out is None or a.dim() != b.dim() or call.config is not None or epilogue.gate is not None:
+        return None
+    if epilogue.fp32_accumulation or epilogue.tensors.keys() - {"residual"}:
+        return None
+    if residual is not None:
+        if residual.shape != out.shape:
+            return None
+        epilogue = epilogue._replace(residual=residual.mT)
+    return call._replace(a=b.mT, b=a.mT, epilogue=epilogue, out=out.mT)

@@ -25,6 +25,7 @@ from torch import Tensor
 from triton_ext.ops import plans
 from triton_ext.ops.call import Call, call_of
 from triton_ext.ops.epilogue import epilogue_from
+from triton_ext.ops.launches import PreparedLaunch
 from triton_ext.ops.operands import TMA_ALIGNMENT
 from triton_ext.ops.plans import ProductPlan
 
@@ -89,7 +90,7 @@ class Shortcut:
             if plan.launch.at(address_a, address_b, c.data_ptr(), added):
                 return c
         if out is None:
-            return plan.run(self._call(a, b, () if addend is None else (addend,)))
+            return plan.run(self.call(a, b, () if addend is None else (addend,)))
         if (address := out.data_ptr()) & UNALIGNED:
             return None
         end = address + plan.out_size
@@ -103,16 +104,28 @@ class Shortcut:
             and plan.launch.at(address_a, address_b, address, added)
         ):
             return out
-        return plan.run(self._call(a, b, () if addend is None else (addend,), out))
+        return plan.run(self.call(a, b, () if addend is None else (addend,), out))
 
     def make_with(self, a: Tensor, b: Tensor, *others: Tensor) -> Tensor | None:
         """The same of tensors that its epilogue may use in any way."""
-        bits = a.data_ptr() | b.data_ptr()
-        for each in others:
-            bits |= each.data_ptr()
-        return None if bits & UNALIGNED else self.plan.run(self._call(a, b, others))
+        address_a, address_b = a.data_ptr(), b.data_ptr()
+        bits, values = address_a | address_b, self.values.copy()
+        for places, tensor in zip(self.places, others, strict=True):
+            address = tensor.data_ptr()
+            bits |= address
+            for place in places:
+                values[place] = address
+        if bits & UNALIGNED:
+            return None
+        plan = self.plan
+        launch = plan.launch
+        if plan.plain and plan.index == plans._current_gpu() and isinstance(launch, PreparedLaunch):
+            c: Tensor = plans._new_on_gpu(plan.memory, plan.strides, plan.dtype)
+            if launch.with_values(address_a, address_b, c.data_ptr(), values):
+                return c
+        return plan.run(self.call(a, b, others))
 
-    def _call(
+    def call(
         self, a: Tensor, b: Tensor, others: tuple[Tensor, ...], out: Tensor | None = None
     ) -> Call:
         """The call of a plan, which does not look at the other attributes."""
@@ -150,6 +163,20 @@ def repeated(
                 return each.make(a, b, addend)
         elif each.holds(a, b, out) if alone else each.holds(a, b, addend, out):
             return each.make(a, b, addend, out)
+    return None
+
+
+def call_like(
+    function: Hashable, a: Tensor, b: Tensor, addend: Tensor | None
+) -> tuple[Call, ProductPlan] | None:
+    """The call of `repeated`, and how it is made, if its like has a shortcut."""
+    alone = addend is None
+    for each in _found.get((function, alone, a.numel(), b.numel()), ()):
+        if each.holds(a, b) if alone else each.holds(a, b, addend):
+            added = 0 if addend is None else addend.data_ptr()
+            if (a.data_ptr() | b.data_ptr() | added) & UNALIGNED:
+                return None
+            return each.call(a, b, () if addend is None else (addend,)), each.plan
     return None
 
 

@@ -35,11 +35,8 @@ class TritonLaunch:
         self._direct: DirectLaunch | None = None
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Tensor | float) -> None:
-        """Launch on the current stream; the GPU must be the current one.
-
-        Args:
-            arguments: the other parameters, in their order; of tensors it gets the addresses.
-        """
+        """Launch on the current stream; the GPU must be the current one. `arguments`: the other
+        parameters, in their order; of tensors it gets the addresses."""
         if self._direct is not None and not needs_the_jit():
             self.at(grid, *(x.data_ptr() if isinstance(x, Tensor) else x for x in arguments))
             return

@@ -291,6 +291,10 @@ def _closing_brace(text: str, opening: int) -> int:
     raise LayoutError("ptx", text[opening : opening + 40], "a '{' is never closed")
 
 
+_LANES, _COLOURS = "xyzw", "rgba"
+"""Names of a vector's elements (PTX ISA, "Vectors as Operands")."""
+
+
 def _variables(match: re.Match[str], scope: tuple[int, ...]) -> Iterator[Variable]:
     """The variables of one declaration; nothing if it has no type that is known."""
     rest = match["rest"]
@@ -298,6 +302,8 @@ def _variables(match: re.Match[str], scope: tuple[int, ...]) -> Iterator[Variabl
     if found is None:
         return
     align = re.search(r"\.align\s+(\d+)", rest)
+    vector = re.search(r"\.v([24])\b", rest[: found.start()])
+    lanes = int(vector[1]) if vector else 1
     bits = type_bits(found[1])
     # What follows the type may be ``.ptr .global .align 16``, of a pointer's target.
     names = re.sub(r"^\s*\.ptr\b(?:\s*\.\w+(?:\s+\d+\b)?)*", "", rest[found.end() :])
@@ -306,21 +312,25 @@ def _variables(match: re.Match[str], scope: tuple[int, ...]) -> Iterator[Variabl
         if declared is None:
             continue
         name, count, dimensions, initializer = declared.groups()
-        elements: int | None = 1
+        elements: int | None = 1 if match["space"] == "reg" else lanes
         for size in re.findall(r"\w+|\[\s*\]", dimensions):
             length = immediate(folded(size))
             elements = elements * length if length is not None and elements is not None else None
-        yield Variable(
+        made = Variable(
             name,
             match["space"].split("::")[0],
             found[1],
             int(count) if count else None,
             elements,
-            int(align[1]) if align and align.start() < found.start() else max(1, bits // 8),
+            int(align[1]) if align and align.start() < found.start() else max(1, lanes * bits // 8),
             folded((initializer or "").strip()),
             scope,
             match["linkage"] or "",
         )
+        if vector and made.space == "reg":
+            yield from (replace(made, name=f"{name}.{each}") for each in _LANES[:lanes])
+        else:
+            yield made
 
 
 class _Body:
@@ -335,6 +345,7 @@ class _Body:
         self.variables: list[Variable] = []
         self.labels: dict[tuple[str, tuple[int, ...]], int] = {}
         self.targets: dict[str, tuple[str, ...]] = {}
+        self.vectors: dict[tuple[str, tuple[int, ...]], str] = {}
 
     def kernel(self, header: str, is_entry: bool) -> Kernel:
         name = re.search(r"([\w$]+)\s*\(", re.sub(r"^\s*\([^)]*\)", "", header))
@@ -364,6 +375,22 @@ class _Body:
             directives,
         )
 
+    def _name_vectors(self, made: list[Variable]) -> None:
+        """Remember what operands of vectors of registers stand for: their elements."""
+        for each in made:
+            name, dot, lane = each.name.rpartition(".")
+            if dot:
+                whole, colour = (name, each.scope), _COLOURS[_LANES.index(lane)]
+                before = "" if lane == _LANES[0] else f"{self.vectors[whole][1:-1]}, "
+                self.vectors[whole] = f"{{{before}{each.name}}}"
+                self.vectors[f"{name}.{colour}", each.scope] = each.name
+
+    def _operands(self, text: str, scope: tuple[int, ...]) -> tuple[str, ...]:
+        operands = split_operands(text)
+        for depth in range(len(scope), -1, -1) if self.vectors else ():
+            operands = tuple(self.vectors.get((each, scope[:depth]), each) for each in operands)
+        return operands
+
     def _read(self) -> None:
         source: SourceLine | None = None
         sources: dict[tuple[str, ...], SourceLine] = {}
@@ -381,7 +408,7 @@ class _Body:
                 instructions.append(
                     Instruction(
                         opcode,
-                        split_operands(folded(" ".join(operands.split()))),
+                        self._operands(folded(" ".join(operands.split())), scope),
                         "".join(guard.split()) if guard else "",
                         bisect_right(newlines, found.start("guard" if guard else "opcode")) + 1,
                         source,
@@ -413,7 +440,8 @@ class _Body:
             elif kind == "directive":
                 declared = _VARIABLE.match("." + found["directive"])
                 if declared:
-                    self.variables.extend(_variables(declared, scope))
+                    self.variables.extend(made := list(_variables(declared, scope)))
+                    self._name_vectors(made)
             elif kind is None:
                 break
 

@@ -41,7 +41,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Timeline(Model):
-    """What one launch would take on a GPU."""
+    """What one launch would take on a GPU; the arguments are those of `Demand`."""
 
     @property
     def seconds(self) -> float:

@@ -110,7 +110,6 @@ class _Runtime:
         patches: contextlib.ExitStack,
     ) -> None:
         self._current, self._folder, self._patches = current, folder, patches
-        self._kernels: list[tuple[str, str]] = []
         self._error: BaseException | None = None
         loaded = ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
         self._calls = []
@@ -146,6 +145,19 @@ class _Runtime:
 
         return raising
 
+    def raise_own(self) -> None:
+        """Let the DSL, and tvm-ffi, raise what was raised here, as far as they are imported."""
+        jit = sys.modules.get("cutlass.base_dsl.jit_executor")
+        if jit and jit.JitExecutor.run_compiled_program.__qualname__.startswith("JitExecutor"):
+            raising = self._raising(jit.JitExecutor.run_compiled_program)
+            self._patches.enter_context(
+                mock.patch.object(jit.JitExecutor, "run_compiled_program", raising)
+            )
+        kinds = getattr(sys.modules.get("tvm_ffi.core"), "ERROR_NAME_TO_TYPE", {})
+        if (own := kinds.get(_STATUS)) is not None and own.__module__ != __name__:
+            raised = type(_STATUS, (), {"__new__": lambda _, text: self._taken() or own(text)})
+            self._patches.enter_context(mock.patch.dict(kinds, {_STATUS: raised}))
+
     def _taken(self) -> BaseException | None:
         """What was raised here since the last time."""
         error, self._error = self._error, None
@@ -153,17 +165,7 @@ class _Runtime:
 
     def _cudaLibraryLoadData(self, library: int, *_: Any) -> None:
         ctypes.c_void_p.from_address(library).value = 1
-        executor = sys.modules["cutlass.base_dsl.jit_executor"].JitExecutor
-        if executor.run_compiled_program.__qualname__.startswith("JitExecutor"):
-            raising = self._raising(executor.run_compiled_program)
-            self._patches.enter_context(
-                mock.patch.object(executor, "run_compiled_program", raising)
-            )
-        if (ffi := sys.modules.get("tvm_ffi.core")) is not None:
-            kinds = ffi.ERROR_NAME_TO_TYPE
-            own: Callable[..., BaseException] = kinds.get(_STATUS, RuntimeError)
-            raised = type(_STATUS, (), {"__new__": lambda _, text: self._taken() or own(text)})
-            self._patches.enter_context(mock.patch.dict(kinds, {_STATUS: raised}))
+        self.raise_own()
 
     def cuda_dialect_init_library_once(self, state: int, init: int, load: int, fail: int) -> int:
         held = ctypes.c_void_p.from_address(state)
@@ -186,8 +188,8 @@ class _Runtime:
         ptx = next((text for text in map(Path.read_text, newest) if entry.search(text)), None)
         if ptx is None:
             raise LaunchError(f"the DSL has kept no PTX of {called}")
-        self._kernels.append((called, ptx))
-        ctypes.c_void_p.from_address(kernel).value = len(self._kernels)
+        _kernels.append((called, ptx))
+        ctypes.c_void_p.from_address(kernel).value = len(_kernels)
 
     def _cudaGetDevice(self, device: int) -> None:
         ctypes.c_int.from_address(device).value = 0
@@ -217,7 +219,7 @@ class _Runtime:
 
     def _cudaLaunchKernelEx(self, configuration: int, kernel: int, arguments: int) -> None:
         gpu, told = self._current(), _Configuration.from_address(configuration)
-        name, ptx = self._kernels[kernel - 1]
+        name, ptx = _kernels[kernel - 1]
         program = gpu.program(ptx, name)
         if program.arch != gpu.arch:
             raise LaunchError(
@@ -296,6 +298,8 @@ def _answers(current: Callable[[], Any]) -> Iterator[tuple[Any, str, Any]]:
         yield runtime, name, lambda *_: (good,)
 
 
+_kernels: list[tuple[str, str]] = []
+"""Name and PTX of each kernel that was loaded: compiled functions outlive the emulated GPU."""
 _runtimes: list[_Runtime] = []
 """All that there were: kernels that the DSL has compiled may still call them."""
 
@@ -343,8 +347,9 @@ def cute_dsl(current: Callable[[], Any]) -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = built[1].parent  # of the process, as the DSL asks once where to keep PTX
         _runtimes.append(_Runtime(current, built[1], folder, stack))
+        _runtimes[-1].raise_own()
         (home,) = found.submodule_search_locations
         own = sorted(Path(home).glob("cu*/lib/libcute_dsl_runtime.so"))[-1:]
         libraries = os.pathsep.join(map(str, [built[1], *own]))

@@ -19,10 +19,7 @@ from triton_ext.emulator.host.counting import Event, benchmarks_count
 from triton_ext.emulator.host.cuda_graphs import CUDAGraph, call, captured, graph
 from triton_ext.emulator.host.cute_dsl import as_on_device, cute_dsl
 from triton_ext.emulator.state.memory import EMPTY, host_bytes
-from triton_ext.hardware.architecture import (
-    CAPABILITIES,
-    WARP_THREADS,
-)
+from triton_ext.hardware.architecture import CAPABILITIES, WARP_THREADS
 
 _HOST = torch.device("cpu")
 _IS_CUDA: Any = vars(torch.Tensor.__base__)["is_cuda"].__get__

@@ -13,6 +13,7 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import NamedBarrier
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import TWICE
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction
 
@@ -61,7 +62,9 @@ def numbered_barrier(at: Instruction, modifiers: Modifiers, operands: Operands) 
         agents = cta.agents(lanes)
         if cta.machine.observer is not None:
             cta.machine.observer.arrives(cta, lanes, barrier, barrier.generation, False)
-        generation = barrier.arrive(lanes, agents, expected, waits=waits)
+        generation = barrier.arrive(
+            lanes, agents, expected, waits=waits, twice=lambda: cta.takes(TWICE, lanes)
+        )
         if barrier.generation > generation:
             cta.machine.progress += 1
         if not waits:

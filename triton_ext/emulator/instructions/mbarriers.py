@@ -125,16 +125,18 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             if where >> RANK_SHIFT == cta.rank:  # others' copies tell of phases there, too
                 for agent in agents.tolist():
                     barrier.check_turn(clocks.knows(agent), cta.cluster.agent_name(agent))
-            if form.scope == "cluster" and not relaxed:
+            far = where >> RANK_SHIFT != cta.rank
+            # .cta, the default, releases nothing to another block
+            narrow = form.scope != "cluster" and far
+            narrow = narrow and (relaxed or not cta.takes(REMOTE_SCOPE, group))
+            if not narrow and not relaxed and (far or form.scope == "cluster"):
                 clocks.release_arrivals(agents)
             event = clocks.tick(agents)
-            if where >> RANK_SHIFT != cta.rank:
+            if far:
                 for agent in agents.tolist():
                     arrives_from_afar(cta, where, agent, event)
             clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
-            # .cta, the default, releases nothing to another block
-            narrow = form.scope != "cluster" and where >> RANK_SHIFT != cta.rank
-            if narrow and (relaxed or not cta.takes(REMOTE_SCOPE, group)):
+            if narrow:
                 clocks.withhold(agents, at, "releases at .cta scope: .release.cluster")
                 clock = clocks.empty()
             mine = numbers[chosen]
@@ -156,7 +158,6 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 barrier.drop(int(counts.sum()))
             barrier.note(ARRIVALS, int(counts.sum()), at)
             if observer is not None:
-                far = where >> RANK_SHIFT != cta.rank
                 observer.arrives(cta, group, barrier, barrier.phase, far)
                 observer.counts(barrier, "arrive", group, counts)
             states[chosen] = _arrive(barrier, counts, clock)
@@ -209,11 +210,8 @@ def pending_count(at: Instruction, modifiers: Modifiers, operands: Operands) -> 
 
 
 def _completed(barrier: MBarrier, token: int, by_parity: bool) -> bool:
-    """Whether the phase that a wait names has completed.
-
-    Raises:
-        BarrierFault: a state older than the phase before the current one.
-    """
+    """Whether the phase that a wait names has completed. Raises BarrierFault: a state older than
+    the phase before the current one."""
     if by_parity:
         return barrier.passed(token)
     phase = token >> _PENDING_BITS

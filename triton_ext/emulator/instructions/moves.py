@@ -235,11 +235,8 @@ def _unwritten_byte(address: int) -> str:
 def note_unwritten_load(
     cta: Cta, lanes: Lanes, places: NDArray[np.int64], text: Callable[[int], str]
 ) -> Origins:
-    """The origins of what lanes load from places, (threads,), that nothing wrote.
-
-    Args:
-        text: says what is wrong, from a place.
-    """
+    """The origins of what lanes load from places, (threads,), that nothing wrote. `text`: says what
+    is wrong, from a place."""
 
     def where(thread: int) -> str:
         return cta.describe(slice(thread, thread + 1))
@@ -329,9 +326,8 @@ def peer(cta: Cta, rank: int) -> Cta:
                 "a generic address, where a shared one is due (cvta.to.shared, or the form"
                 " without .shared)"
             )
-        raise MemoryFault(
-            f"a shared address of block {rank} of a cluster of {len(cta.cluster.ctas)}"
-        )
+        why = f"a shared address of block {rank} of a cluster of {len(cta.cluster.ctas)}"
+        raise MemoryFault(why)
     return cta.cluster.ctas[rank]
 
 

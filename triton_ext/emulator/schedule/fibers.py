@@ -334,18 +334,28 @@ class Fibers:
         elif state == watch.state:
             self._repeating.update(dict.fromkeys(warps, progress))
 
-    def _state(self, warps: tuple[int, ...]) -> int:
-        """A number for where the threads of some warps stand, and what their registers hold."""
-        chosen = np.isin(np.arange(self.cta.threads) // WARP_THREADS, warps)
+    def _state(self, warps: tuple[int, ...], where: NDArray[np.intp] | None = None) -> int:
+        """A number for where the threads of some warps stand, and what their registers hold.
+
+        Args:
+            where: `_standing_at`, if it is known.
+        """
+        where = self._standing_at() if where is None else where
+        of_warps = [slice(WARP_THREADS * warp, WARP_THREADS * (warp + 1)) for warp in warps]
+        files = [self.cta.files[name] for name in ("pred", "b16", "b32", "b64", "b128")]
+        return hash(tuple(each[..., one].tobytes() for one in of_warps for each in (where, *files)))
+
+    def _standing_at(self) -> NDArray[np.intp]:
+        """For each thread the instruction that it stands at, and whether it waits there."""
         where = np.full(self.cta.threads, -1)
         for fiber in self.fibers:
             where[fiber.lanes] = 2 * fiber.pc + (fiber.wait is not None)
-        files = (self.cta.files[name][:, chosen] for name in ("pred", "b16", "b32", "b64", "b128"))
-        return hash(tuple(each.tobytes() for each in (where[chosen], *files)))
+        return where
 
     def states(self) -> list[tuple[int, int]]:
         """The same for each warp, and for the block's shared memory."""
-        warps = [(warp, self._state((warp,))) for warp in range(self.cta.warps)]
+        where = self._standing_at()
+        warps = [(warp, self._state((warp,), where)) for warp in range(self.cta.warps)]
         return [*warps, (-1, hash(self.cta.shared.data.tobytes()))]
 
     def _follow(self, fiber: Fiber, outcome: Wait | Jump | Split | Park) -> bool:

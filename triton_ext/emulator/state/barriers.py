@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,17 +38,22 @@ class NamedBarrier:
         self.number, self._live, self._clocks, self._exited = number, live, clocks, exited
         self.expected: int | None = None
         self.arrived = np.zeros(len(live), np.bool_)
+        self._again = 0  # threads that have arrived once more
         self.generation = 0
         self.clock = clocks.empty()
         self.released = self.clock
         self._left: dict[int, int] = {}  # warps that did not wait, and for which generation
 
-    def arrive(self, lanes: Lanes, agents: Agents, expected: int | None, *, waits: bool) -> int:
+    def arrive(
+        self, lanes: Lanes, agents: Agents, expected: int | None, *, waits: bool,
+        twice: Callable[[], bool],
+    ) -> int:  # fmt: skip
         """Count the lanes in; the generation that they are part of.
 
         Args:
             agents: those of the lanes.
             waits: whether they wait for the others.
+            twice: whether threads that are in already may be counted again.
 
         Raises:
             BarrierFault: another count than the others', or a thread that is in already, or could
@@ -61,8 +66,10 @@ class NamedBarrier:
                 f"barrier {self.number} is used with {expected or 'all'} threads, while others"
                 f" arrived with {self.expected or 'all'}"
             )
-        if not first and self.arrived[lanes].any():
-            raise BarrierFault(f"a thread arrives twice at barrier {self.number}")
+        if not first and (again := int(np.count_nonzero(self.arrived[lanes]))):
+            if expected is None or not twice():
+                raise BarrierFault(f"a thread arrives twice at barrier {self.number}")
+            self._again += again
         if self._left:
             self._check_left(agents)
         if not waits:
@@ -95,7 +102,7 @@ class NamedBarrier:
                 )
 
     def _complete(self) -> None:
-        arrived = int(np.count_nonzero(self.arrived))
+        arrived = int(np.count_nonzero(self.arrived)) + self._again
         if self.expected is None:
             full = arrived and not (self._live & ~self.arrived).any()
         else:
@@ -109,7 +116,7 @@ class NamedBarrier:
             if self.expected is None:  # it has waited for those, too
                 self.clock.absorb(self._exited)
             self.generation += 1
-            self.arrived[:] = False
+            self.arrived[:], self._again = False, 0
             self.released, self.clock = self.clock, self._clocks.empty()
 
     def threads_left(self) -> None:
@@ -122,7 +129,8 @@ class NamedBarrier:
         missing = np.flatnonzero(self._live & ~self.arrived)
         wanted = self.expected or len(self._live)
         text = (
-            f"barrier {self.number}: {np.count_nonzero(self.arrived)} of {wanted} threads arrived"
+            f"barrier {self.number}: {np.count_nonzero(self.arrived) + self._again} of {wanted}"
+            " threads arrived"
         )
         if self.expected is None and len(missing):
             text += f"; missing: warps {', '.join(map(str, lane_sets.warps(missing)))}"
@@ -198,11 +206,8 @@ class ClusterBarrier:
         self.happened, self._happening = self._happening, None
 
     def wait(self, rank: int, lanes: Lanes) -> int:
-        """The generation that threads of the block of that rank wait for.
-
-        Raises:
-            BarrierFault: one of them has not arrived.
-        """
+        """The generation that threads of the block of that rank wait for. Raises BarrierFault: one
+        of them has not arrived."""
         if not self.owes_wait[rank][lanes].all():
             raise BarrierFault("barrier.cluster.wait without a barrier.cluster.arrive before")
         pending = self.arrived[rank][lanes]
@@ -273,10 +278,7 @@ class History:
 
     def mismatch(self, *, more: bool = False) -> str:
         """Says that copies bring another number of bytes than is expected; "" if they do not.
-
-        Args:
-            more: only if they bring more. (Others may be still to come.)
-        """
+        `more`: only if they bring more. (Others may be still to come.)"""
         expected, brought = self._latest[EXPECTED], self._latest[BROUGHT]
         wanted, given = sum(expected.values()), sum(brought.values())
         if not wanted or not given or wanted == given or (more and given < wanted):
@@ -391,9 +393,8 @@ class MBarrier:
         """The current phase expects `number` more (``cp.async.mbarrier.arrive``)."""
         self.pending += number
         if self.pending > COUNT_LIMIT:
-            raise BarrierFault(
-                f"{self.name} expects {self.pending} arrivals: at most {COUNT_LIMIT}"
-            )
+            why = f"{self.name} expects {self.pending} arrivals: at most {COUNT_LIMIT}"
+            raise BarrierFault(why)
 
     def advance(self) -> None:
         """Complete the phase, if nothing is missing."""

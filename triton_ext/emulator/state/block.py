@@ -31,12 +31,7 @@ from triton_ext.emulator.state.in_flight import (
 )
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.leniencies import RELAXED_BARRIER, Leniency, Taken
-from triton_ext.emulator.state.memory import (
-    RANK_SHIFT,
-    SHARED_BASE,
-    GlobalMemory,
-    LocalMemory,
-)
+from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, GlobalMemory, LocalMemory
 from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.stamps import AGENT, EVENT
 from triton_ext.emulator.state.storage import Register, Storage, Symbol, register_file
@@ -189,11 +184,8 @@ class AccessObserver:
     def multiplies(
         self, cta: Cta, thread: int, shape: tuple[int, int, int], group: int, a_in_memory: bool
     ) -> None:
-        """A thread issues a tcgen05.mma of a shape (M, N, K), for a block or a pair.
-
-        Args:
-            a_in_memory: whether A is in shared memory, not in tensor memory.
-        """
+        """A thread issues a tcgen05.mma of a shape (M, N, K), for a block or a pair. `a_in_memory`:
+        whether A is in shared memory, not in tensor memory."""
 
     def brings(self, cta: Cta, rank: int, barrier: Any, phase: int) -> None:
         """The bytes of a copy or a store, or a tcgen05.commit, of a block are counted at a barrier

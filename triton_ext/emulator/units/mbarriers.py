@@ -243,10 +243,7 @@ def check_others(cta: Cta) -> None:
 
 def causes(cta: Cta, lanes: Lanes, *, unwritten: bool) -> str:
     """What may be behind an access that is too early, in words; "" if that is not known.
-
-    Args:
-        unwritten: lanes read what nothing has written yet.
-    """
+    `unwritten`: lanes read what nothing has written yet."""
     if unwritten:
         for warp in lane_sets.warps(lanes).tolist():
             if warp in cta.let_through:

@@ -29,7 +29,7 @@ def check_awaited(cta: Cta) -> None:
                 if copy.awaited:
                     continue
                 lanes = slice(thread, thread + 1)
-                if not committed or not cta.takes(LAST_STORE, lanes, copy.instruction):
+                if not cta.takes(LAST_STORE, lanes, copy.instruction):
                     raise SynchronizationFault(
                         "the block ends, and the thread that issued this copy out of shared memory"
                         " has not waited for it"

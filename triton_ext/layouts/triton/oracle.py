@@ -7,6 +7,7 @@ Where the worker dies, the case is answered with the reason, and another worker 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -65,11 +66,14 @@ class TritonOracle:
         ]
 
 
+_parsed = functools.cache(parse_encoding)
+
+
 def _answer(builder: Any, shape: list[int], text: str) -> Any:
     from triton_ext.layouts.triton.gluon import linear_layout
 
     try:
-        return astuple(linear_layout(builder, parse_encoding(text), shape))
+        return astuple(linear_layout(builder, _parsed(text), shape))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
