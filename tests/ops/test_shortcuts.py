@@ -6,6 +6,7 @@ which modes of torch.
 """
 
 import contextlib
+import re
 import types
 
 import pytest
@@ -278,7 +279,12 @@ def plain(function, rows, looks, addend, options, out):
     try:
         written = OUTS[out](a, added)
     except (RuntimeError, AttributeError):  # of too small an addend, or none
-        written = OUTS["apart"](a, added)
+        written = None
+    if written is None or written.shape != (
+        *rows,
+        64,
+    ):  # torch would resize it, so that a second call is another one
+        written = torch.empty(*rows, 64, dtype=torch.bfloat16)
     call = {
         "matmul": lambda: triton_ext.matmul(a, weight.mT, bias=added, **options),
         "linear": lambda: triton_ext.linear(a, weight, added, **options),
@@ -358,7 +364,7 @@ def seen(started, way, call, known):
     try:
         made = WAYS[way](call)
     except Exception as error:
-        return len(started), type(error), str(error)[:200]
+        return len(started), type(error), re.sub("0x[0-9a-f]+", "", str(error))[:200]
     if made is None:
         return len(started), None
     kind = made.shape, made.stride(), made.dtype, made.requires_grad, type(made)

@@ -343,3 +343,31 @@ def test_an_out_that_is_a_transpose_is_written_where_it_lies(batch, adds):
     assert made is out
     assert torch.equal(out, wanted.half())
     assert "aten::copy_" not in {each.key for each in seen.key_averages()}
+
+
+# ------------------------------------------------------------------------------------- meta
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_tensors_on_meta_have_the_shapes_and_types_of_real_ones(warm, gpu):
+    a, b, experts = integers(6, 32), integers(32, 16), integers(2, 32, 16)
+    ends = torch.tensor([2, 6]).int()
+
+    def made(a, b, experts, ends):
+        scaled = a.to(torch.float8_e4m3fn), experts.to(torch.float8_e4m3fn)
+        scales = torch.ones(6, device=a.device), torch.ones(2, 16, device=a.device)
+        yield triton_ext.matmul(a, b)
+        yield triton_ext.linear(a.detach().requires_grad_(), b.t(), activation="swiglu")
+        yield triton_ext.bmm(a.view(2, 3, 32), experts, out_dtype=torch.float32)
+        yield triton_ext.grouped_mm(a, experts, ends)
+        yield triton_ext.scaled_grouped_mm(*scaled, *scales, ends)
+
+    real = [(each.shape, each.dtype) for each in made(a, b, experts, ends)] if warm else None
+    launches = gpu.launches
+    found = list(made(*(each.to("meta") for each in (a, b, experts, ends))))
+    assert gpu.launches == launches
+    assert all(each.is_meta for each in found)
+    if real is not None:
+        assert [(each.shape, each.dtype) for each in found] == real
+    with pytest.raises((LayoutError, RuntimeError)):
+        triton_ext.matmul(a.to("meta"), b)

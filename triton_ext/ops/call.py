@@ -102,9 +102,9 @@ def _is_plain_or_none(tensor: Any) -> bool:
 
 
 def is_bare(call: Call) -> bool:
-    """Whether tensors are what they are in memory: no subclass, negated view, mode, transformation,
-    tracer, compiler or forward-mode derivative of torch is at work. Gradients and autocast may be
-    asked for. Nothing is assumed of what the call holds.
+    """Whether tensors are what they are in memory: no subclass, negated view, meta device, mode,
+    transformation, tracer, compiler or forward-mode derivative of torch is at work. Gradients and
+    autocast may be asked for. Nothing is assumed of what the call holds.
     """
     a, b, epilogue, _, out, _, _, _ = call
     return (
@@ -113,6 +113,7 @@ def is_bare(call: Call) -> bool:
         and type(b) in TENSORS
         and not a.is_neg()
         and not b.is_neg()
+        and not a.is_meta
         and forward_ad._current_level < 0
         and (
             epilogue is NOTHING
