@@ -296,8 +296,7 @@ class Pipeline:
         rows of A; the slot behind.
         """
         held = self.rows.of(work)
-        # On Hopper the rows are a RowGather, which no annotation of a jit function can say.
-        to, source = self.rows.first_chunks()  # type: ignore[union-attr]
+        to, source = self.rows.first_chunks()  # type: ignore[union-attr]  # sm_90: a RowGather
         for k in range(work.k_end):
             gl.inline_asm(WAIT, "r,r", (own_address(self.free.index(slot.index)), slot.phase ^ 1))
             self.rows.fill(slot.index, held, to, source, k, self.ready.index(slot.index))
