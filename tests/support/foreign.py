@@ -55,8 +55,8 @@ def install(project: Any, folder: Path) -> None:
         return
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
                "--target", str(folder)]  # fmt: skip
-    subprocess.run([*command, "--no-deps", "--only-binary=:all:", package, *project.bare],
-                   check=True)  # fmt: skip
+    bare = project.bare or (package,)
+    subprocess.run([*command, "--no-deps", "--only-binary=:all:", *bare], check=True)
     if needs:
         subprocess.run([*command, *needs], check=True)
 
@@ -226,7 +226,8 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
         f" ([what differs](undefined.md)); with the passes {PASSES.replace(',', ', ')} on. Of"
         " unsloth, sglang and vllm the modules with the kernels are imported alone; what else these"
         " import is a stand-in. TileLang's programs were written for this page; nvcc compiles the"
-        " CUDA C++ that it makes of them, which Triton's passes do not see. What torch has is what"
+        " CUDA C++ that it makes of them, which Triton's passes do not see; nor those of"
+        " quack-kernels and flash-attn-4, which the CuTe DSL compiles. What torch has is what"
         " Inductor makes for a GPU of its functions; what fbtriton has are the tutorials of TLX, by"
         " the Triton in its wheel.",
         "",
@@ -274,7 +275,8 @@ def main() -> int:
     for arch, project in itertools.product(arguments.arch, chosen):
         if arch not in project.gpus:
             continue
-        folder = arguments.folder / project.package
+        # some look for the name by which they know installed code
+        folder = arguments.folder / project.package / "site-packages"
         install(project, folder)
         for row in run_project(project, arch, folder, arguments.timeout):
             print(f"{row['project']:14} {row['kernel']:28} {arch:7} {row['seconds']:6}"

@@ -31,7 +31,7 @@ class Project:
         real: the modules that are imported as they are (`bare_packages`); none: the package itself.
         values: what the rest of it has at some names.
         needs: what it needs besides to be imported.
-        bare: what it needs without what that depends on.
+        bare: what is installed without what it depends on; none: the package.
         environment: variables, likewise; ``{folder}`` is where it is installed.
         gpus: those that it is for.
         options: of `emulate`.
@@ -386,7 +386,7 @@ PROJECTS = (
     Project("torch", cases=_cases(Inductor)),
     Project("quack-kernels", needs=foreign_cute.NEEDS, environment=foreign_cute.DSL,
             gpus=("sm_90", "sm_100"), cases=_cases(foreign_cute.Quack)),
-    Project("flash-attn-4", needs=foreign_cute.NEEDS, bare=("quack-kernels==0.6.5",),
+    Project("flash-attn-4", needs=foreign_cute.NEEDS, bare=foreign_cute.BARE,
             environment=foreign_cute.DSL, gpus=("sm_90", "sm_100"),
             cases=_cases(foreign_cute.FlashAttention)),
     Project("fbtriton", environment=(("PYTHONPATH", "{folder}"),), gpus=("sm_90", "sm_100"),

@@ -15,6 +15,8 @@ F = torch.nn.functional
 Pairs = Iterator[tuple[torch.Tensor, torch.Tensor, float]]
 NEEDS = ("nvidia-cutlass-dsl==4.8.1", "apache-tvm-ffi==0.1.15.post2", "einops==0.8.2")
 """What they need, but for torch and its extension of tvm-ffi."""
+BARE = ("flash-attn-4>=4.0.0b36", "quack-kernels==0.6.5")
+"""What FlashAttention-4 is, which has no release yet, and what else it needs."""
 DSL = (("PYTHONPATH", "{folder}:{folder}/nvidia_cutlass_dsl/dsl_packages"),)
 """The DSL names its modules in a file that pip's ``--target`` does not read."""
 ROUNDED = 4e-3

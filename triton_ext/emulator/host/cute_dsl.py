@@ -350,8 +350,8 @@ def cute_dsl(current: Callable[[], Any]) -> Iterator[None]:
         folder = built[1].parent  # of the process, as the DSL asks once where to keep PTX
         _runtimes.append(_Runtime(current, built[1], folder, stack))
         _runtimes[-1].raise_own()
-        (home,) = found.submodule_search_locations
-        own = sorted(Path(home).glob("cu*/lib/libcute_dsl_runtime.so"))[-1:]
+        home = Path(next(iter(found.submodule_search_locations)))
+        own = sorted(home.glob("cu*/lib/libcute_dsl_runtime.so"))[-1:]
         libraries = os.pathsep.join(map(str, [built[1], *own]))
         environment = {
             "CUTE_DSL_ARCH": str(compiled_for(current().arch)), "CUTE_DSL_KEEP": "ptx",
