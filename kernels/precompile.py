@@ -7,11 +7,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 from triton_ext.errors import LayoutError
@@ -126,7 +127,18 @@ def compile_together(configs: Sequence[KernelSpec]) -> None:
         )  # fmt: skip
 
 
+def _end_with_parent() -> None:
+    """A pool that is killed leaves its processes waiting for work: they hold both ends of the pipe
+    that it comes by.
+    """
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
 def _use(folder: str | None) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if folder is not None:
         os.environ["TRITON_CACHE_DIR"] = folder
 

@@ -312,6 +312,13 @@ class GroupStores:
         else:
             column_end = work.end
         row_known, column_known = row < row_end, column < column_end
+        # Whole units of 16 bytes, as TMA stores them, unless groups begin anywhere in one.
+        UNITS: gl.constexpr = (self.DIM == ROWS) == pieces.N_MAJOR
+        if UNITS:
+            if pieces.N_MAJOR:
+                column_known = column // WIDE * WIDE < column_end
+            else:
+                row_known = row // WIDE * WIDE < row_end
         if self.rows is not None:
             if self.DIM == ROWS:
                 row = gl.load(self.rows + row, mask=row_known, other=-1)
@@ -323,8 +330,14 @@ class GroupStores:
         offsets = gl.expand_dims(row.to(gl.int64), 1) * row_step + gl.expand_dims(column, 0)
         if not pieces.N_MAJOR:
             offsets = gl.expand_dims(column.to(gl.int64), 0) * row_step + gl.expand_dims(row, 1)
+        places = self.pointer + offsets
         inside = gl.expand_dims(row_known, 1) & gl.expand_dims(column_known, 0)
-        gl.store(self.pointer + offsets, buffer.load(LAYOUT), mask=inside)
+        if UNITS:  # which the compiler cannot know
+            UNIT: gl.constexpr = [1, WIDE] if pieces.N_MAJOR else [WIDE, 1]
+            BYTES: gl.constexpr = [1, 16] if pieces.N_MAJOR else [16, 1]
+            places = gl.max_contiguous(gl.multiple_of(places, BYTES), UNIT)
+            inside = gl.max_constancy(inside, UNIT)
+        gl.store(places, buffer.load(LAYOUT), mask=inside)
 
 
 @gluon.jit

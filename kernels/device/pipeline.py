@@ -296,11 +296,11 @@ class Pipeline:
         rows of A; the slot behind.
         """
         held = self.rows.of(work)
-        to, source = self.rows.first_chunks()
+        to, source = self.rows.first_chunks()  # type: ignore[union-attr]  # sm_90: a RowGather
         for k in range(work.k_end):
             gl.inline_asm(WAIT, "r,r", (own_address(self.free.index(slot.index)), slot.phase ^ 1))
             self.rows.fill(slot.index, held, to, source, k, self.ready.index(slot.index))
-            source = self.rows.next_chunks(source)
+            source = self.rows.next_chunks(source)  # type: ignore[union-attr]
             slot = slot.next()
         return slot
 

@@ -355,11 +355,14 @@ END:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_second_arrival_must_know_of_the_end_of_the_first_phase(seed):
-    """Whether the other warp happens to come between the two, or not."""
+    """Whether the other warp happens to come between the two, or not: then they are counted in one
+    phase, as the hardware does, and nobody comes for the second one.
+    """
+    found = r"at barrier 1( again|\n)|barrier 1: 32 of 64 threads arrived"
     for schedule in SCHEDULES:
         chosen = {"block": 64, "schedule": schedule, "seed": seed}
         run(ARRIVE_TWICE.format(told="bar.sync 2, 64;"), **chosen)
-        with pytest.raises(BarrierFault, match=r"at barrier 1( again|\n)"):
+        with pytest.raises((BarrierFault, Deadlock), match=found):
             run(ARRIVE_TWICE.format(told=""), **chosen)
 
 

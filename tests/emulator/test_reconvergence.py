@@ -73,6 +73,36 @@ END:
 """
 
 
+# The same, but lane 0 has `full` completed again, and waits for it, on its side of the branch.
+WITHIN = COPIED_WAITS
+for _old, _new in (
+    ("  bra.uni END;", """\
+  mbarrier.arrive.shared::cta.b64 _, [done];
+W3:
+  mbarrier.try_wait.parity.shared::cta.b64 %p4, [full], 1;
+  @!%p4 bra W3;
+  bra.uni END;"""),
+    ("  @!%p4 bra W4;\n", """\
+  @!%p4 bra W4;
+W5:
+  mbarrier.try_wait.parity.shared::cta.b64 %p4, [full], 1;
+  @!%p4 bra W5;
+"""),
+    ("  xor.b32 %r2, %r2, 1;\n  add.u32 %r3, %r3, 1;\n  setp.lt.u32 %p4, %r3, 4;\n"
+     "  @%p4 bra MULTIPLY;\n", ""),
+    ("setp.lt.u32 %p4, %r3, 4;", "setp.lt.u32 %p4, %r3, 2;"),
+):  # fmt: skip
+    assert WITHIN.count(_old) == 1
+    WITHIN = WITHIN.replace(_old, _new)
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy"])
+def test_the_sides_of_a_branch_take_turns(schedule):
+    run_ptx(WITHIN, grid=1, block=64, args=[], schedule=schedule)
+    with pytest.raises(Deadlock, match="warp 0"):
+        run_ptx(WITHIN, grid=1, block=64, args=[], schedule=schedule, strict=True)
+
+
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 def test_a_lane_waits_for_its_siblings_at_the_end_of_a_branch(schedule, seed):
     run_ptx(COPIED_WAITS, grid=1, block=64, args=[], schedule=schedule, seed=seed)

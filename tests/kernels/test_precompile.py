@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -241,3 +245,33 @@ def test_other_settings_are_other_kernels(compiled_ahead, monkeypatch):
 def test_a_bias_of_integers_compiles():
     (config,) = configurations(90, ProductSpec("int8"), [SMALL], EpilogueSpec(bias=True))
     assert compile_matmul(config).asm["cubin"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="processes are found in /proc")
+def test_no_process_outlives_a_precompilation_that_is_killed(tmp_path):
+    """A pool's processes wait for work that nobody sends any more, unless they watch for that."""
+
+    def alive():
+        number = 0
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                state, _, group = status.read_text().rpartition(")")[2].split()[:3]
+                number += int(group) == process.pid and state != "Z"
+        return number
+
+    def becomes(wanted):
+        deadline = time.monotonic() + 60
+        while not (found := wanted(alive())) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return found
+
+    command = [sys.executable, "-m", "triton_ext", "precompile", "--out", tmp_path / "kernels"]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        assert becomes(lambda number: number > 2)  # it, multiprocessing's tracker, and its workers
+        process.kill()
+        process.wait()
+        assert becomes(lambda number: number == 0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -134,7 +134,7 @@ class Fibers:
     Args:
         cta: the block.
         program: the decoded kernel.
-        choose: says which of several fibers runs next.
+        choose: says which of several fibers runs next, given also those that are late.
         complete: performs at once what lanes of a block have issued to asynchronous units.
         observer: told of everything that happens, or None.
         held: says whether lanes must not execute an instruction yet; None: they never must not.
@@ -145,7 +145,7 @@ class Fibers:
         self,
         cta: Cta,
         program: Program,
-        choose: Callable[[Sequence[Fiber]], Fiber],
+        choose: Callable[[Sequence[Fiber], Sequence[Fiber]], Fiber],
         complete: Callable[[Cta, Lanes], None],
         observer: Observer | None,
         held: Callable[[Cta, Step, Lanes], Wait | Split | None] | None,
@@ -207,7 +207,8 @@ class Fibers:
         ready = [fiber for fiber in runnable if not fiber.parked]
         if not ready:
             return None, 0
-        chosen = self._choose_among(ready)
+        late = [fiber for fiber in ready if len(ready) > 1 and self._meetings.awaits(fiber.lanes)]
+        chosen = self._choose_among(ready, late)
         others = [fiber.pc for fiber in runnable if fiber.pc > chosen.pc]
         return chosen, min(others, default=len(self.steps) + 1)
 

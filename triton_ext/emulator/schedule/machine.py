@@ -47,6 +47,8 @@ PATIENCE = 600.0
 """Seconds without the end of a cluster after which a launch ends by default: a large grid may take
 hours, one block of it takes seconds. How long an instruction takes depends on what it does: a loop
 that stores needs 40 minutes for `MAX_STEPS`."""
+AHEAD = 0.25
+"""How often the random schedule lets others than lanes in a branch go first."""
 SHORT = 64
 """Instructions that a block runs at most in a turn, once there were futile polls."""
 CHECKS_AT_EXIT = (check_freed, check_complete, check_awaited, check_others)
@@ -73,11 +75,18 @@ class Schedule:
         """How many run side by side before one of them waits: what they do in turns is seen."""
         return 4 if self.name == "random" else 1
 
-    def choose(self, ready: Sequence[Fiber]) -> Fiber:
+    def choose(self, ready: Sequence[Fiber], late: Sequence[Fiber] = ()) -> Fiber:
         """The fiber that is furthest behind, so that it can meet the others; or any.
 
         One that may wait in a loop for what others do lets them go first.
+
+        Args:
+            late: those of lanes in a branch on which their warps parted. They go first: the lanes
+                of a warp take turns, and other warps do not get far meanwhile.
         """
+        late = [each for each in late if each.backward_jumps < MANY_JUMPS]
+        if late and (self.name != "random" or self.random.random() >= AHEAD):
+            ready = late
         if self.name == "random" and len(ready) > 1:
             return self.random.choice(ready)
         return min(ready, key=lambda fiber: (fiber.backward_jumps // MANY_JUMPS, fiber.pc))

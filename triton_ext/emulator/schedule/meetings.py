@@ -105,6 +105,10 @@ class Meetings:
             found.append((lane_sets.pack(threads[~staying]), None))
         return found
 
+    def awaits(self, lanes: Lanes) -> bool:
+        """Whether some of the lanes are to come somewhere."""
+        return any(each.coming.ravel()[lanes].any() for each in self.open.values())
+
     def leave(self, lanes: Lanes) -> None:
         """Lanes have ended."""
         for at, meeting in [*self.open.items()]:
