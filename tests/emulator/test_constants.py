@@ -122,7 +122,7 @@ def test_offsets_of_addresses(offset):
         (".u8 v = 256", "more than 8 bits"), (".u32 v = 0x1FFFFFFFF", "more than 32 bits"),
         (".f32 v = 1", "is an integer"), (".u32 v = 1.5", "is a float"),
         (".u32 v = 0f3F800000", "is a float"), (".u64 v = 0x1FFFFFFFFFFFFFFFF", "than 64 bits"),
-        (".u32 v = w", "not a number"),
+        (".u32 v = w", "neither a number"),
     ],
 )  # fmt: skip
 def test_initial_values(variable, rule):
