@@ -1,10 +1,11 @@
 """C = A @ B whose operands threads load: rows of any stride and address, which TMA cannot read.
 
 A thread block makes one tile of C, or a part of it along K; the parts are added in the order of K
-by the block that comes last. Loads are as wide as the operand's *unit*: the largest power of two of
-elements, 16 bytes at most, of which all rows are multiples, and at whose multiples they begin. From
-4 bytes on they are asynchronous copies, which Triton pipelines; narrower ones go through registers,
-a tile ahead of the product. Nothing is read outside of the rows, and nothing written outside of C.
+by the block that comes last. An operand whose rows begin at multiples of 16 bytes, and have so
+many, comes by asynchronous copies of 16 bytes, which Triton pipelines; another one element by
+element through registers, a tile ahead of the product (copies of 4 and 8 bytes are slower, seen on
+an H200).
+Nothing is read outside of the rows, and nothing written outside of C.
 """
 
 # Triton functions: their arguments are values of the compiler, not of Python.
