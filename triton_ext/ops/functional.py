@@ -365,7 +365,8 @@ def scaled_mm(
         fallback: as for `matmul`; but not where an operand has two scales.
     """
     check_kind("out_dtype", out_dtype, torch.dtype)
-    function, others = None, (scale_a, None if scale_b is scale_a else scale_b, bias)
+    same = isinstance(scale_b, Tensor) and scale_b is scale_a
+    function, others = None, (scale_a, None if same else scale_b, bias)
     if (
         batch_invariant is None
         and type(use_fast_accum) is bool
