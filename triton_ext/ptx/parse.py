@@ -378,10 +378,10 @@ class _Body:
     def _name_vectors(self, made: list[Variable]) -> None:
         """Remember what operands of vectors of registers stand for: their elements."""
         for each in made:
-            name, dot, lane = each.name.rpartition(".")
-            if dot:
+            name, _, lane = each.name.rpartition(".")
+            if name and lane in tuple(_LANES):
                 whole, colour = (name, each.scope), _COLOURS[_LANES.index(lane)]
-                before = "" if lane == _LANES[0] else f"{self.vectors[whole][1:-1]}, "
+                before = "" if lane == _LANES[0] else f"{self.vectors.get(whole, '')[1:-1]}, "
                 self.vectors[whole] = f"{{{before}{each.name}}}"
                 self.vectors[f"{name}.{colour}", each.scope] = each.name
 
