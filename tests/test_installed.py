@@ -21,6 +21,7 @@ from triton_ext.passes import all_passes
 BIN = Path(sys.executable).parent
 BARE = CHECKOUT / "build" / "bare" / "bin"
 COMMANDS = sorted(main.list_commands(None))
+PASSES = ",".join(each.name for each in all_passes())  # before a test adds one of its own
 ENCODING = "#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>"
 DESCRIPTOR = ("descriptor", "0x4000404000010000", "--arch", "sm_100")
 
@@ -134,8 +135,7 @@ def test_ptx(away):
 
 
 def test_compile_with_all_passes(product):
-    names = ",".join(each.name for each in all_passes())
-    arguments = ("blackwell_matmul.py", "--target", "sm_100", "--passes", names, "--emit", "ptx")
+    arguments = ("blackwell_matmul.py", "--target", "sm_100", "--passes", PASSES, "--emit", "ptx")
     done = product("triton-ext", "compile", *arguments)
     assert "tcgen05.mma" in done.stdout
     assert "nvmma-to-linear: matmul: 2 converted" in done.stderr
