@@ -87,7 +87,7 @@ class ProductSpec:
 
     @property
     def parts_of_b(self) -> int:
-        """Of how many matrices, one after the other, a tile of B has columns."""
+        """The number of matrices, one after the other, of which a tile of B has columns."""
         return 2 if self.gated and not self.interleaved else 1
 
     @functools.cached_property

@@ -123,7 +123,7 @@ def test_shapes_of_torch():
 
 @pytest.mark.parametrize("activation", ["swiglu", "geglu_interleaved", "swigluoai_interleaved"])
 def test_gradients(activation):
-    """Of GPT-OSS's activation with sums on both sides of its limits."""
+    """As by torch in float64; GPT-OSS's activation with sums on both sides of its limits."""
     generator = torch.Generator().manual_seed(0)
     divisor = 2 if "oai" in activation else 8
     tensors = [integers(generator, 20, 40), integers(generator, 48, 40) / divisor]

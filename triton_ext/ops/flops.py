@@ -23,17 +23,17 @@ _formulas: dict[str, Formula] = {}
 
 
 def of_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
-    """Of a (..., M, K) and a (..., K, N): a multiplication and an addition each."""
+    """The FLOPs of (..., M, K) @ (..., K, N): a multiplication and an addition each."""
     return 2 * math.prod(a) * b[-1]
 
 
 def of_gathered(a: Sequence[int], b: Sequence[int], *_: Any, out_shape: Any, **__: Any) -> int:
-    """Of all ranks' rows, of which a has this rank's."""
+    """The same for the rows of all ranks, of which a has this rank's."""
     return of_product((out_shape[0], a[-1]), b)
 
 
 def of_groups(position: int) -> Formula:
-    """Of a product of groups; `position`: of the argument ``rows``."""
+    """The same for products of groups, given the position of their argument ``rows``."""
 
     def count(a: Sequence[int], b: Sequence[int], *others: Any, rows: Any = None, **_: Any) -> int:
         rows = others[position - 2] if len(others) > position - 2 else rows
