@@ -291,18 +291,9 @@ class Pipeline:
         return slot
 
     @gluon.jit
-    def fill_rows(self, slot, work):
-        """Wait until the slots of a tile are free, one after the other, and start the copies of its
-        rows of A; the slot behind.
-        """
-        held = self.rows.of(work)
-        to, source = self.rows.first_chunks()  # type: ignore[union-attr]  # sm_90: a RowGather
-        for k in range(work.k_end):
-            gl.inline_asm(WAIT, "r,r", (own_address(self.free.index(slot.index)), slot.phase ^ 1))
-            self.rows.fill(slot.index, held, to, source, k, self.ready.index(slot.index))
-            source = self.rows.next_chunks(source)  # type: ignore[union-attr]
-            slot = slot.next()
-        return slot
+    def wait_free_by_warp(self, slot):
+        """`wait_free` for warps of a role that need not wait for each other."""
+        gl.inline_asm(WAIT, "r,r", (own_address(self.free.index(slot.index)), slot.phase ^ 1))
 
     @gluon.jit
     def wait_free(self, slot):

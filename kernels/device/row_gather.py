@@ -140,11 +140,6 @@ class RowGather:
         return own_address(self.tiles) + row * TILE.line + swizzled, self.base + chunk * CHUNK
 
     @gluon.jit
-    def next_chunks(self, source):
-        """Where they are one K tile later."""
-        return source + self.PLAN.gathered.lines * self.PLAN.gathered.line
-
-    @gluon.jit
     def copy_line(self, held, to, source, left, LINE: gl.constexpr, WHOLE: gl.constexpr):
         """Start the copies of a line of all rows; see `copies_text`."""
         PARTS: gl.constexpr = len(held)
@@ -175,6 +170,20 @@ class RowGather:
             else:
                 self.copy_line(held, to, source, left, line, False)
         gl.inline_asm(ARRIVE, "r", (own_address(barrier),))
+
+    @gluon.jit
+    def fill_tile(self, pipeline, slot, work):
+        """Wait until the slots of a tile are free, one after the other, and start the copies of its
+        rows; the slot behind.
+        """
+        held = self.of(work)
+        to, source = self.first_chunks()
+        for k in range(work.k_end):
+            pipeline.wait_free_by_warp(slot)
+            self.fill(slot.index, held, to, source, k, pipeline.ready.index(slot.index))
+            source += self.PLAN.gathered.lines * self.PLAN.gathered.line
+            slot = slot.next()
+        return slot
 
 
 @gluon.constexpr_function

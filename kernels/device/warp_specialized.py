@@ -187,7 +187,7 @@ def produce_rows(pipeline, groups):
     slot = pipeline.first()
     turn = groups.first()
     while turn.more:
-        slot = pipeline.fill_rows(slot, groups.work(turn))
+        slot = pipeline.rows.fill_tile(pipeline, slot, groups.work(turn))
         turn = groups.next(turn)
 
 
