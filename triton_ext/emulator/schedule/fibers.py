@@ -239,6 +239,7 @@ class Fibers:
         machine, pred, end = cta.machine, cta.files["pred"], len(self.steps)
         counts, clocks = machine.counts, cta.cluster.clocks
         undefined, meetings = cta.undefined.registers, self._meetings.open
+        under_way = cta.under_way
         done, counted, blocks = 0, None, 1
         while done < budget:
             pc = fiber.pc
@@ -256,13 +257,13 @@ class Fibers:
             lanes = fiber.lanes
             if step.meets:
                 clocks.lanes_meet(cta.agents(lanes), step.orders)
-            if cta.in_flight and not step.in_flight:
+            if under_way.registers and not step.in_flight:
                 self._check_in_flight(step, lanes)
-            if cta.arriving:
+            if under_way.arriving:
                 self._settle(step, lanes)
             done += 1
             if lanes is not counted:
-                counted, blocks = lanes, cta.blocks_of(lanes)
+                counted, blocks = lanes, cta.place.blocks(lanes)
             machine.steps += blocks
             counts[pc] += blocks
             if step.guard >= 0:
@@ -478,7 +479,7 @@ class Fibers:
 
     def _settle(self, step: Step, lanes: Lanes) -> None:
         """Complete the loads whose values, or what is computed of them, the step stores."""
-        arriving = self.cta.arriving
+        arriving = self.cta.under_way.arriving
         for warp in lane_sets.warps(lanes).tolist():
             loads = arriving.get(warp, [])
             used = [load for load in loads if not step.touched.isdisjoint(load.registers)]
@@ -488,13 +489,13 @@ class Fibers:
                 else:
                     load.complete()
                     loads.remove(load)
-                    self.cta.unawaited.add(step.instruction)
+                    self.cta.under_way.unawaited.add(step.instruction)
             if used and not loads:
                 del arriving[warp]
 
     def _check_in_flight(self, step: Step, lanes: Lanes) -> None:
         for warp in lane_sets.warps(lanes):
-            busy = self.cta.in_flight.get(int(warp))
+            busy = self.cta.under_way.registers.get(int(warp))
             if not busy or step.touched.isdisjoint(busy):
                 continue
             if step.copies and step.written.isdisjoint(busy):
@@ -575,7 +576,7 @@ class Fibers:
 
     def _asked(self, warp: int) -> str:
         """What a warp has asked for, and not got, in words; "" if nothing."""
-        found = self.cta.polled.get(warp, "")
+        found = self.cta.under_way.polled.get(warp, "")
         if isinstance(found, str):
             return found
         address, value = found

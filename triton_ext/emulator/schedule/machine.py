@@ -331,7 +331,7 @@ class Machine:
     def polled(self, cta: Cta, warp: int, address: int, value: bytes) -> None:
         """A warp has asked an address in global memory that others may write, or change."""
         self.liveness.polled((cta.index, warp, address), value)
-        cta.polled[warp] = (address, value)
+        cta.under_way.polled[warp] = (address, value)
 
     def states(self) -> set[tuple[int, ...]]:
         """A number for the state of each warp of the blocks that run, and of their memory."""
