@@ -68,7 +68,7 @@ SPECIAL_REGISTERS: dict[str, Value] = {
     "%warpid": lambda cta, lanes: cta.place.number[lanes] // WARP_THREADS,
     "%nwarpid": _of_cta(lambda cta: -(-cta.launch.threads // WARP_THREADS)),
     "%smid": lambda cta, lanes: np.asarray(cta.place.processor(lanes), np.uint64),
-    "%nsmid": _of_cta(lambda cta: cta.machine.multiprocessors),
+    "%nsmid": _of_cta(lambda cta: cta.machine.target.capability.multiprocessors),
     "%gridid": _of_cta(lambda cta: 1),
     "%clock": _of_cta(lambda cta: cta.machine.steps & 0xFFFFFFFF),
     "%clock_hi": _of_cta(lambda cta: cta.machine.steps >> 32),

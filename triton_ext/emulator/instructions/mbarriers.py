@@ -258,7 +258,7 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             clocks.acquire(cta.agents(lanes), barrier.released)
 
     def test(cta: Cta, lanes: Lanes) -> Outcome:
-        if at.line in cta.machine.passing:
+        if at.line in cta.machine.options.passing:
             write(cta, lanes, np.asarray(True))
             return None
         wheres = address(cta, lanes)
@@ -290,10 +290,10 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             return Split([lane_sets.select(lanes, same), lane_sets.select(lanes, ~same)])
         barrier = _found(cta, where, cta.agents(lanes))
 
-        if at.line in cta.machine.passing:
+        if at.line in cta.machine.options.passing:
             write(cta, lanes, np.asarray(True))
             return None
-        if at.line in cta.machine.failing:
+        if at.line in cta.machine.options.failing:
             if cta.machine.observer is not None:
                 cta.machine.observer.asks(cta, lanes, barrier, named)
             write(cta, lanes, np.asarray(False))

@@ -337,7 +337,7 @@ class _Product:
     def _perform(self, clock: Clock) -> None:
         blocks = blocks_of(self.cta, self.form.cta_group)
         found, path = self.found, self.plan.path
-        if not self.cta.machine.values:
+        if not self.cta.machine.options.values:
             for block in blocks:
                 columns = found.n // path.parts
                 cells = path.cells(self.d_lane, self.d_column, columns)

@@ -228,7 +228,7 @@ class _Multiply:
         """The tensor cores do it."""
         form = self.form
         unit = cta.agents.warpgroup(lanes.start // WARP_THREADS)
-        if not cta.machine.values:
+        if not cta.machine.options.values:
             product.event = cta.cluster.clocks.unit_event(unit)
             return
         codes: NDArray[Any]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,52 +185,79 @@ class AccessObserver:
         """
 
 
-class Gpu(Protocol):
+@dataclass
+class Options:
+    """What is asked of a run, besides its order.
+
+    Attributes:
+        chosen: the clusters that run, by their numbers; None for all.
+        values: whether the products of the tensor cores are computed.
+        together: as many clusters run side by side as there is room for, as on a GPU; else the next
+            one starts when the first has to wait.
+        lockstep: how many blocks run as one: see `triton_ext.emulator.schedule.batches`.
+        failing: the lines of ``mbarrier.try_wait`` that give up at once.
+        passing: the lines of waits for an mbarrier that do not wait.
+        on_cluster: called when a cluster is done.
+    """
+
+    chosen: Sequence[int] | None = None
+    values: bool = True
+    together: bool = False
+    lockstep: int = 1
+    failing: frozenset[int] = frozenset()
+    passing: frozenset[int] = frozenset()
+    on_cluster: Callable[[], None] = lambda: None
+
+
+class Gpu(ABC):
     """The machine that runs a launch, as its blocks and their instructions see it.
 
     Attributes:
         launch: what is running.
+        target: what the kernel was compiled for.
+        observer: told of what happens, or None.
+        fenced: whether the program, or what its authors wrote it in, has tcgen05.fence.
+        options: what is asked of the run.
         steps: instructions executed so far: the clock that a kernel can read.
         progress: to be increased with every change that another thread could wait for.
-        changes: with every one of global memory, that another GPU could wait for.
-        target: what the kernel was compiled for.
-        multiprocessors: their number.
+        changes: with every one of global memory, or of what is under way, that another GPU could
+            wait for.
         counts: how often each instruction of the program was executed.
-        values: whether the products of wgmma are computed.
         tensor_maps: those that the kernel has made, by address.
         taken: what was undefined and run as hardware runs it, by the rule's name.
-        fenced: whether the program, or what its authors wrote it in, has tcgen05.fence.
-        failing: the lines of ``mbarrier.try_wait`` that give up at once.
-        passing: the lines of waits for an mbarrier that do not wait.
         global_order: a `triton_ext.emulator.units.global_order.GlobalOrder`, or None.
     """
 
-    launch: Launch
-    global_order: Any
-    steps: int
-    progress: int
-    changes: int
-    target: Target
-    multiprocessors: int
-    counts: list[int]
-    values: bool
-    tensor_maps: dict[int, MadeTensorMap]
-    taken: dict[str, Taken]
-    fenced: bool
-    failing: frozenset[int]
-    passing: frozenset[int]
+    def __init__(
+        self,
+        launch: Launch,
+        target: Target,
+        observer: AccessObserver | None,
+        fenced: bool,
+        options: Options,
+    ) -> None:
+        self.launch, self.target, self.fenced, self.options = launch, target, fenced, options
+        self.observer: Any = observer
+        self.progress = self.changes = 0
+        self.tensor_maps: dict[int, MadeTensorMap] = {}
+        self.global_order: Any = None
+        self.reset(0)
 
-    @property
-    def observer(self) -> AccessObserver | None:
-        """Told of what happens."""
+    def reset(self, instructions: int) -> None:
+        """Know nothing of what has run, of a program with so many instructions."""
+        self.steps, self.counts = 0, [0] * instructions
+        self.taken: dict[str, Taken] = {}
 
+    @abstractmethod
     def issue(self, operation: AsyncOperation) -> None:
         """Take an operation over; it is performed now or later, as the schedule says."""
 
+    @abstractmethod
     def polled(self, cta: Cta, warp: int, address: int, value: bytes) -> None:
         """A warp has asked an address in global memory that others may write, or change."""
 
-    def take_cluster(self, asking: Cluster | None = None) -> int | None:
+    @abstractmethod
+    def take_cluster(self, asking: Cluster) -> int | None:
         """Take the next cluster that has not started off the grid: its number, if there is one; for
         the one that asks."""
 
@@ -291,15 +319,14 @@ class Cluster:
 
     def _blocks(self) -> list[Cta]:
         launch, first = self.machine.launch, self.number * len(self.indices)
-        size, processors = SHARED_BASE + launch.shared_bytes, self.machine.multiprocessors
-        return [
-            Cta(
-                self,
-                rank,
-                Place(index, launch.block, (first + rank) % processors),
-                SharedMemory(size, self.clocks),
-            )
+        size, gpu = SHARED_BASE + launch.shared_bytes, self.machine.target.capability
+        places = [
+            Place(index, launch.block, (first + rank) % gpu.multiprocessors)
             for rank, index in enumerate(self.indices)
+        ]
+        return [
+            Cta(self, rank, place, SharedMemory(size, self.clocks))
+            for rank, place in enumerate(places)
         ]
 
     def agent_name(self, agent: int) -> str:

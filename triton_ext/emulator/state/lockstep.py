@@ -66,7 +66,9 @@ class LockstepPlace(Place):
 
     def __init__(self, cluster: Lockstep) -> None:
         launch, numbers = cluster.machine.launch, cluster.numbers
-        processors = np.repeat(numbers % cluster.machine.multiprocessors, launch.threads)
+        processors = np.repeat(
+            numbers % cluster.machine.target.capability.multiprocessors, launch.threads
+        )
         super().__init__(cluster.indices[0], launch.block, processors, len(numbers))
         self._each = launch.threads
         self._indices: list[Index] = [launch.blocks(n)[0] for n in numbers.tolist()]
