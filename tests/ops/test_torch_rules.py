@@ -167,7 +167,7 @@ def test_vmap_of_batches_with_addends():
     operator = torch.ops.triton_ext.bmm
 
     def ours(a, b, bias, residual):
-        return operator(a, b, None, bias, None, residual, 0.5, 1.0)
+        return operator(a, b, bias, None, None, residual, 0.5, 1.0)
 
     def theirs(a, b, bias, residual):
         return a @ b + bias + 0.5 * residual
