@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from triton_ext.kernels.choice.gemv import GemvTile, gemv_divisions, gemv_seconds
 from triton_ext.kernels.choice.problem import Problem
 
 MOST_TILES = 1024
@@ -47,7 +48,7 @@ NARROW = tuple(replace(tile, block_k=tile.block_k // 2) for tile in TILES)
 class ThreadDivision(NamedTuple):
     """A tile, and into how many parts along K those of a problem are cut."""
 
-    tile: ThreadTile
+    tile: ThreadTile | GemvTile
     splits: int
 
 
@@ -57,6 +58,7 @@ class ThreadAccess(NamedTuple):
     Attributes:
         a_unit, b_unit, c_unit: elements that are read and written at a time, at most.
         a_k_major, b_k_major: whether K is an operand's contiguous dimension.
+        matrix: which operand is the matrix of a `gemv`; None if none can be.
     """
 
     a_unit: int
@@ -64,6 +66,12 @@ class ThreadAccess(NamedTuple):
     c_unit: int
     a_k_major: bool
     b_k_major: bool
+    matrix: Literal["a", "b"] | None = None
+
+    @property
+    def matrix_k_major(self) -> bool:
+        """Whether K is the contiguous dimension of a gemv's matrix."""
+        return self.a_k_major if self.matrix == "a" else self.b_k_major
 
     @property
     def is_narrow(self) -> bool:
@@ -81,6 +89,9 @@ def divisions(problem: Problem, access: ThreadAccess) -> Iterator[ThreadDivision
             splits = min(steps, blocks * problem.multiprocessors // tiles)
             if splits > 1 and tiles <= MOST_TILES:
                 yield ThreadDivision(tile, math.ceil(steps / math.ceil(steps / splits)))
+    if access.matrix is not None:
+        for each in gemv_divisions(problem, access.matrix_k_major):
+            yield ThreadDivision(*each)
 
 
 def tiles_of(tile: ThreadTile, problem: Problem) -> int:
@@ -124,6 +135,8 @@ def thread_seconds(
 ) -> float:  # fmt: skip
     """The seconds that a product of 16 bits is predicted to take."""
     tile, splits = division
+    if isinstance(tile, GemvTile):
+        return gemv_seconds(problem, access.matrix_k_major, tile, splits)
     m, n, k = problem.m, problem.n, problem.k
     turns = math.ceil(math.ceil(k / tile.block_k) / splits)
     blocks = math.ceil(tiles_of(tile, problem) * splits / problem.multiprocessors)

@@ -142,7 +142,7 @@ def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
                 ranks = range(len(cta.cluster.ctas)) if everywhere else [where >> RANK_SHIFT]
                 for rank in ranks:
                     there = (rank << RANK_SHIFT) + (signals & OFFSET_MASK)
-                    unit = cta.tma_agent(there)
+                    unit = cta.agents.tma(there)
                     shared, offset = owner(cta, there).shared, where & OFFSET_MASK
                     shared.bulk_write(offset, answer.view(np.uint8), clock, unit, name=_NAME)
                     shared.check_reads_fenced(offset, RESPONSE_BYTES, clock, _NAME)

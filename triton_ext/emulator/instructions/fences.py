@@ -87,7 +87,7 @@ def _leave_out(cta: Cta, lanes: Lanes, before: NDArray[np.int64], at: Instructio
     """
     clocks, threads = cta.cluster.clocks, lane_sets.indices(lanes)
     for warp, fenced in zip(lane_sets.warps(lanes).tolist(), before.tolist(), strict=True):
-        agent, first = cta.first_agent + warp, warp * WARP_THREADS
+        agent, first = cta.agents.first + warp, warp * WARP_THREADS
         living = cta.live[first : first + WARP_THREADS]
         others = np.zeros(WARP_THREADS, np.bool_)
         others[: len(living)] = living

@@ -66,7 +66,7 @@ def init(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
     def run(cta: Cta, lanes: Lanes) -> None:
         counts = _numbers(count, cta, lanes)
-        agents = cta.agents_of_lanes(lanes)
+        agents = cta.agents.of_lanes(lanes)
         threads = lane_sets.indices(lanes)
         for lane, where in enumerate(address(cta, lanes)):
             initialise(cta, int(where), int(counts[lane]), int(agents[lane]), int(threads[lane]))
@@ -81,7 +81,7 @@ def inval(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     address = _address(at, modifiers.form(MbarrierOperation), operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        agents = cta.agents_of_lanes(lanes)
+        agents = cta.agents.of_lanes(lanes)
         for lane, where in enumerate(address(cta, lanes)):
             find(cta, int(where), int(agents[lane]))
             _tell(cta, lanes, lane, int(where), "inval")
@@ -244,10 +244,12 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         clocks = cta.cluster.clocks
         phase = barrier.phase - 1 if by_parity else token >> _PENDING_BITS
         barrier.awaited = max(barrier.awaited, phase + 1)
-        for warp in lane_sets.warps(lanes).tolist() if phase < 0 or cta.let_through else ():
-            cta.let_through.pop(warp, None)
+        for warp in (
+            lane_sets.warps(lanes).tolist() if phase < 0 or cta.under_way.let_through else ()
+        ):
+            cta.under_way.let_through.pop(warp, None)
             if phase < 0:
-                cta.let_through[warp] = at, barrier.name
+                cta.under_way.let_through[warp] = at, barrier.name
         if cta.machine.observer is not None:
             cta.machine.observer.awaits(cta, lanes, barrier, phase, at)
         if relaxed:
@@ -256,7 +258,7 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             clocks.acquire(cta.agents(lanes), barrier.released)
 
     def test(cta: Cta, lanes: Lanes) -> Outcome:
-        if at.line in cta.machine.passing:
+        if at.line in cta.machine.options.passing:
             write(cta, lanes, np.asarray(True))
             return None
         wheres = address(cta, lanes)
@@ -273,9 +275,9 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 acquire(cta, lane_sets.select(group, done[chosen]), barrier, int(named[0]))
             for warp in lane_sets.warps(group).tolist():
                 if all(passed.values()):
-                    cta.polled.pop(warp, None)
+                    cta.under_way.polled.pop(warp, None)
                 else:
-                    cta.polled[warp] = _why(barrier, int(named[0]), by_parity)
+                    cta.under_way.polled[warp] = _why(barrier, int(named[0]), by_parity)
         write(cta, lanes, done)
         return None
 
@@ -288,10 +290,10 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             return Split([lane_sets.select(lanes, same), lane_sets.select(lanes, ~same)])
         barrier = _found(cta, where, cta.agents(lanes))
 
-        if at.line in cta.machine.passing:
+        if at.line in cta.machine.options.passing:
             write(cta, lanes, np.asarray(True))
             return None
-        if at.line in cta.machine.failing:
+        if at.line in cta.machine.options.failing:
             if cta.machine.observer is not None:
                 cta.machine.observer.asks(cta, lanes, barrier, named)
             write(cta, lanes, np.asarray(False))

@@ -248,7 +248,7 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             for part in parts:
                 memory.issue("load", agent, part)
             arrival = Arrival(set(touched), partial(_arrive, cta, memory, agent, parts))
-            cta.arriving.setdefault(warp, []).append(arrival)
+            cta.under_way.arriving.setdefault(warp, []).append(arrival)
 
     return run
 
@@ -345,7 +345,7 @@ def _wait(access: Access) -> Run:
         for warp, agent in zip(lane_sets.warps(lanes).tolist(), agents.tolist(), strict=True):
             memory.complete(access, agent, event)
             if access == "load":
-                cta.arriving.pop(warp, None)
+                cta.under_way.arriving.pop(warp, None)
         cta.machine.progress += 1
 
     return run

@@ -62,7 +62,7 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             raise TensorMemoryFault(why)
         wanted = descriptor_of(cta, thread, source)
         offsets = chunk_addresses(wanted, shape.rows, shape.bits // 8, 8, "K")
-        unit = cta.unit_agent(UNIT)
+        unit = cta.agents.unit(UNIT)
         cells: Cells = (lanes_written + lane, slice(column, column + shape.columns))
 
         def work(clock: Clock) -> None:
@@ -115,7 +115,7 @@ def shift(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         columns = slice(column, column + SHIFT_COLUMNS)
         source = (slice(lane, lane + SHIFT_LANES), columns)
         target_cells = (slice(lane, lane + SHIFT_LANES - 1), columns)
-        unit = cta.unit_agent(UNIT)
+        unit = cta.agents.unit(UNIT)
 
         def work(clock: Clock) -> None:
             for block in blocks_of(cta, group):

@@ -241,7 +241,7 @@ class _Product:
         self.cta, self.form, self.operation, self.thread = cta, form, operation, thread
         self.plan = plan = operation.plan
         self.found = found = plan.descriptor
-        self.unit = cta.unit_agent(UNIT)
+        self.unit = cta.agents.unit(UNIT)
         self.d_lane, self.d_column = operation.d >> 16, operation.d & 0xFFFF
         if self.d_lane not in plan.path.first_lanes:
             raise TensorMemoryFault(
@@ -304,7 +304,7 @@ class _Product:
 
     def _check_thread_sync(self) -> None:
         """See `check_thread_sync`, of the cells of D."""
-        agent = self.cta.first_agent + self.thread // WARP_THREADS
+        agent = self.cta.agents.first + self.thread // WARP_THREADS
         cells = self.plan.path.cells(
             self.d_lane, self.d_column, self.found.n // self.plan.path.parts
         )
@@ -337,7 +337,7 @@ class _Product:
     def _perform(self, clock: Clock) -> None:
         blocks = blocks_of(self.cta, self.form.cta_group)
         found, path = self.found, self.plan.path
-        if not self.cta.machine.values:
+        if not self.cta.machine.options.values:
             for block in blocks:
                 columns = found.n // path.parts
                 cells = path.cells(self.d_lane, self.d_column, columns)

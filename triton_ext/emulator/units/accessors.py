@@ -181,7 +181,7 @@ def threads(cta: Cta, lanes: Lanes, scope: int = 0) -> By | None:
     if cta.machine.global_order is None:
         return None
     event = cta.cluster.clocks.tick(cta.agents(lanes))
-    return _by(cta, cta.agents_of_lanes(lanes), event, scope, _line_of(cta))
+    return _by(cta, cta.agents.of_lanes(lanes), event, scope, _line_of(cta))
 
 
 def copies(cta: Cta, agents: Agents, event: int, line: int) -> By | None:

@@ -215,7 +215,7 @@ def check_complete(cta: Cta) -> None:
 
 def check_others(cta: Cta) -> None:
     """Raise SynchronizationFault if a block could have ended while others still use its memory."""
-    cluster, own = cta.cluster, range(cta.first_agent, cta.first_agent + cta.agents_each)
+    cluster, own = cta.cluster, range(cta.agents.first, cta.agents.first + cta.agents.each)
     if len(cluster.ctas) == 1:
         return
     seen = cluster.clocks.seen[own.start : own.start + cta.warps].max(axis=0)
@@ -246,8 +246,8 @@ def causes(cta: Cta, lanes: Lanes, *, unwritten: bool) -> str:
     `unwritten`: lanes read what nothing has written yet."""
     if unwritten:
         for warp in lane_sets.warps(lanes).tolist():
-            if warp in cta.let_through:
-                at, name = cta.let_through[warp]
+            if warp in cta.under_way.let_through:
+                at, name = cta.under_way.let_through[warp]
                 place = f"PTX line {at.line}" if at.source is None else at.source
                 return (
                     f"; the last wait of warp {warp}, at {place}, was for parity 1 of {name}, which"
