@@ -20,7 +20,7 @@ from triton_ext.ptx.parse import Instruction
 
 RESPONSE_BYTES = RESPONSE.multiple
 _CANCELED = 1
-_AXES = ("", "::x", "::y", "::z")
+_AXES = ("::x", "::y", "::z", "")
 _UNDEFINED = 0xFFFFFFFF
 NOBODY = (1 << 32 - RANK_SHIFT) - 1
 """The rank of no block: the highest that a shared address of 32 bits can hold."""
