@@ -101,7 +101,7 @@ def test_by_threads(kind, m, n, k, tmp_path, monkeypatch):
     done = CliRunner().invoke(main, [*command, "--out", str(tmp_path), "--format", "json"])
     assert json.loads(done.stdout)["compiled"] == 2
     hits = []
-    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(
         knobs.compilation, "listener", lambda *, cache_hit, **_: hits.append(cache_hit)
     )
