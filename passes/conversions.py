@@ -54,12 +54,8 @@ class ConversionUse:
 def conversions(
     module: MlirModule, arch: int, release: tuple[int, int] | None
 ) -> list[ConversionUse]:
-    """All conversions of a module, in textual order.
-
-    Args:
-        arch: the compute capability, times ten.
-        release: of Triton; None if it is not known.
-    """
+    """All conversions of a module, in textual order. `arch`: the compute capability, times ten.
+    `release`: of Triton; None if it is not known."""
     return [
         found
         for operation in module.operations

@@ -234,12 +234,8 @@ def _line(line: LineCount) -> dict[str, Any]:
 
 
 def layout_report(compilation: Compilation, *, ptx: bool = True) -> dict[str, Any]:
-    """What `report-layouts` reports, as ``layout_report.schema.json`` describes it.
-
-    Args:
-        compilation: a kernel at any stage; its PTX is used if it is there.
-        ptx: whether to report what the PTX has.
-    """
+    """What `report-layouts` reports, as ``layout_report.schema.json`` describes it. `ptx`: whether
+    to report what the PTX has."""
     module = compilation.ttgir
     allocations = shared_allocations(module, compilation.target)
     converted = conversions(module, compilation.target, compilation.release)

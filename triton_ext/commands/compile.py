@@ -234,13 +234,9 @@ def _listening(
     results: TextIO,
     faults: list[Finding] | None,
 ) -> Iterator[list[str]]:
-    """Print a line for each kernel that is compiled, or the stage that is asked for.
-
-    Args:
-        lines: where the line goes, if no stage is asked for; else it is on stderr.
-        results: where the stage goes.
-        faults: to which those of the machine code are added; None if it is not to be checked.
-    """
+    """Print a line for each kernel that is compiled, or the stage that is asked for. `lines`: where
+    the line goes, if no stage is asked for; else it is on stderr. `results`: where the stage goes.
+    `faults`: to which those of the machine code are added; None if it is not to be checked."""
     from triton import knobs
 
     seen: list[str] = []

@@ -64,13 +64,11 @@ class Attribute:
         unnamed: bool = False,
     ) -> list[Any]:
         """The values of the required parameters of an attribute that may have no unknown ones.
+        Raises LayoutError: another attribute, an unknown key, or one that is missing.
 
         Args:
             name: what its name must be, but for the dialect: ``ttg.nvmma_shared``.
             unnamed: whether there must be a list before the keys; else there may be none.
-
-        Raises:
-            LayoutError: another attribute, an unknown key, or one that is missing.
         """
         if self.mnemonic != name.split(".")[-1]:
             raise LayoutError("attribute", self.text, f"must be a #{name}<...>")

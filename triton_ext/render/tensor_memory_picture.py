@@ -98,16 +98,14 @@ def _box(cells: _Cells, lane: int, column: int, grid: Grid) -> Box:
 
 
 def tensor_memory_scene(layout: LinearLayout) -> Scene:
-    """Tensor memory: 128 lanes down, columns across.
+    """Tensor memory: 128 lanes down, columns across. Raises LayoutError: other dimensions, or more
+    than 128 lanes.
 
     Args:
         layout: ``lane``, ``column`` -> two dimensions, as `triton_ext.hardware.tensor_memory`
             makes them; ``slot``, the parts of a column's 32 bits, and ``block``, drawn at 0, may
             be there. What the bases leave free (a zero basis, or one that earlier bases make up)
             is drawn dashed; so are lanes that the layout lacks.
-
-    Raises:
-        LayoutError: other dimensions, or more than 128 lanes.
     """
     cells = _Cells(layout)
     sizes = layout.in_dims

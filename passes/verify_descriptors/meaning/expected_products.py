@@ -84,12 +84,8 @@ class _Tiles:
     def instructions(
         self, first: bool | None, template: Callable[[int, int, int], ExpectedMma]
     ) -> tuple[ExpectedMma, ...]:
-        """All of them, in order.
-
-        Args:
-            first: whether the first along K adds to D; None if that is not known.
-            template: an instruction without A, B and D, by the indices along M, N and K.
-        """
+        """All of them, in order. `first`: whether the first along K adds to D; None if that is not
+        known. `template`: an instruction without A, B and D, by the indices along M, N and K."""
         found = []
         for i, j, step in itertools.product(*map(range, self.reps)):
             one = template(i, j, step)

@@ -103,13 +103,7 @@ class Execution:
         self.values = dict(zip(event.operation.operands, event.operands, strict=True))
 
     def compare(self, one: Expected, group: Group, instance: Sequence[ExecutedInstruction]) -> None:
-        """Against one execution of a group.
-
-        Args:
-            one: what is expected of the operation.
-            group: the instructions in the text.
-            instance: those of them that are executed.
-        """
+        """Against one execution of a group."""
         first = instance[0]
         if one.kind == "tma":
             for event in instance:

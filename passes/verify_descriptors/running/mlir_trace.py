@@ -47,12 +47,7 @@ _POINTER = re.compile(r"!tt\.ptr<[a-z]+(\d+)\w*(?:, \d+)?>")
 
 
 def contents(address: int, size: int) -> int:
-    """What global memory is taken to hold: small numbers, another one in each of 61 words.
-
-    Args:
-        address: in bytes.
-        size: bytes that are loaded.
-    """
+    """What some bytes of global memory hold: small numbers, another one in each of 61 words."""
     found = 0
     for i in range(-address % 4, size, 4):
         found |= ((address + i) // 4 * 37 + 11) % 61 << 8 * i

@@ -143,15 +143,9 @@ class Tracer(Steps):
     def run(
         self, thread: int, limit: int, bases: Bases = BASES, *, stores: bool = True
     ) -> ThreadTrace:
-        """What a thread executes.
-
-        Args:
-            thread: its number in the block. For another than the first one of its warp, that one
-                must have been run last.
-            limit: the most events.
-            bases: where memory begins.
-            stores: whether what it stores is kept for the threads that are run later.
-        """
+        """What a thread executes. `thread`: its number in the block. For another than the first one
+        of its warp, that one must have been run last. `bases`: where memory begins. `stores`:
+        whether what it stores is kept for the threads that are run later."""
         trace = ThreadTrace()
         self._elections = trace.elections
         self._keeps, self.bases = stores, bases

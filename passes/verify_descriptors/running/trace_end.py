@@ -41,10 +41,6 @@ class Stopped(Exception):
 
 
 def long(limit: str, at: str) -> End:
-    """The end of a trace that is long enough.
-
-    Args:
-        limit: of what there was enough.
-        at: where it was.
-    """
+    """The end of a trace that is long enough. `limit`: of what there was enough. `at`: where it
+    was."""
     return End(Why.LONG, f"after enough {limit}, at {at}")

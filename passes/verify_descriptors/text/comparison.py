@@ -122,13 +122,7 @@ class Comparison:
 
 
 def compare(expected: Expected, group: Group, arch: Architecture) -> Comparison:
-    """Compare a group with an operation of the same kind.
-
-    Args:
-        expected: what the operation must become.
-        group: what the PTX has.
-        arch: 90 or 100.
-    """
+    """Compare a group with an operation of the same kind."""
     comparison = Comparison(expected, group)
     if group.kind == "tma":
         _boxes(comparison)
