@@ -132,10 +132,7 @@ class LineCount:
 
 
 def line_counts(
-    module: MlirModule,
-    found: Iterable[ConversionUse],
-    moves: Iterable[MoveUse],
-    ptx: PtxModule,
+    module: MlirModule, found: Iterable[ConversionUse], moves: Iterable[MoveUse], ptx: PtxModule
 ) -> list[LineCount]:
     """What was predicted of each line that has conversions or moves, and what the PTX has."""
     lines: dict[tuple[str, int], LineCount] = {}

@@ -228,11 +228,7 @@ def _found(findings: list[Finding], form: str, *, completed: bool = True) -> Non
 
 @contextlib.contextmanager
 def _listening(
-    kernel: str,
-    emit: str | None,
-    lines: TextIO,
-    results: TextIO,
-    faults: list[Finding] | None,
+    kernel: str, emit: str | None, lines: TextIO, results: TextIO, faults: list[Finding] | None
 ) -> Iterator[list[str]]:
     """Print a line for each kernel that is compiled, or the stage that is asked for. `lines`: where
     the line goes, if no stage is asked for; else it is on stderr. `results`: where the stage goes.

@@ -56,12 +56,7 @@ class Attribute:
         return [self.parameters[key] for key in keys]
 
     def checked(
-        self,
-        name: str,
-        required: Sequence[str],
-        optional: Sequence[str],
-        *,
-        unnamed: bool = False,
+        self, name: str, required: Sequence[str], optional: Sequence[str], *, unnamed: bool = False
     ) -> list[Any]:
         """The values of the required parameters of an attribute that may have no unknown ones.
         Raises LayoutError: another attribute, an unknown key, or one that is missing.

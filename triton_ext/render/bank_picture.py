@@ -137,7 +137,7 @@ def bank_access_scene(title: str, report: BankReport) -> Scene:
     said = str(report)
     notes = [
         f"{said[0].upper()}{said[1:]}. A number is the first lane that accesses the bank's word"
-        f" ({report.access_bytes} bytes a lane).",
+        f" ({report.access_bytes} bytes a lane)."
     ]
     if several:
         notes.append(f"A colour: {group_lanes} lanes that are served together.")

@@ -136,7 +136,7 @@ def tensor_memory_scene(layout: LinearLayout) -> Scene:
     plural = ("s" if cells.lanes > 1 else "", "s" if cells.columns > 1 else "")
     notes = [
         f"A cell: {cells.lanes} lane{plural[0]} x {cells.columns} column{plural[1]}, with its"
-        f" {names[0]} and {names[1]}; a colour: {names[0]}.",
+        f" {names[0]} and {names[1]}; a colour: {names[0]}."
     ]
     if any(cells.empty.values()):
         notes.append("Dashed, without numbers: nothing.")

@@ -27,7 +27,4 @@ class Converted:
     def has_bases_of(self, layout: LinearLayout) -> bool:
         """Whether these are the bases of `layout`."""
         bases = layout.bases
-        return (self.offset, self.block) == (
-            tuple(bases["offset"]),
-            tuple(bases.get("block", ())),
-        )
+        return (self.offset, self.block) == (tuple(bases["offset"]), tuple(bases.get("block", ())))
