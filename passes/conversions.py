@@ -39,7 +39,6 @@ class ConversionUse:
     """A ``ttg.convert_layout``.
 
     Attributes:
-        source, target: the types.
         planned: how it is done; None if that is not known.
         reason: why not.
     """
@@ -110,7 +109,6 @@ class LineCount:
     """The moves of a source line.
 
     Attributes:
-        place: file and line.
         operations: the conversions and moves there, and others that use the same instructions.
         predicted: instructions of a warp, by their names in `counted_name`.
         counted: the same, as they stand in the PTX.

@@ -78,7 +78,6 @@ class _Active:
 
     Attributes:
         pipeline: the passes of `enabled`.
-        results: to whom they are reported.
         known: what `active_pipeline` has made of it last, behind what it made it of.
     """
 

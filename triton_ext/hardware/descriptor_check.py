@@ -27,7 +27,6 @@ class FieldDifference:
     """A field of a descriptor that is not as the tile needs it.
 
     Attributes:
-        field: its name.
         found, expected: its values, with what they mean.
         hint: what may have gone wrong, or "".
     """

@@ -72,8 +72,6 @@ class RegisterAccess:
         lanes: the offset of each lane, in elements.
         starts: for each instruction of each warp, what is XORed to the lanes' offsets, in elements;
             those of warp 0 come first.
-        warps: how many warps.
-        element_bitwidth: bits of an element.
         paddings: pairs (interval, padding), as in `register_access`.
     """
 

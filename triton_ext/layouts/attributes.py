@@ -33,7 +33,6 @@ class Attribute:
     Attributes:
         name: with its dialect: ``ttg.nvmma_shared``.
         parameters: the values of its keys.
-        text: all of it.
         unnamed: the list before the keys, its items ``interval:+padding`` as pairs; None if there
             is none.
     """

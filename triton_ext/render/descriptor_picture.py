@@ -52,8 +52,6 @@ class Field:
         key: its name in the tables of `triton_ext.hardware`, or "reserved" for all other bits.
         name: in words, short enough to stand above its bits.
         first, bits: its lowest bit, and how many there are.
-        raw: its value.
-        meaning: what the value means, in words.
         problem: what is illegal in it, or "".
         fill: its colour, an index into `Theme.fills`.
     """

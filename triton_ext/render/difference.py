@@ -36,7 +36,6 @@ class Row:
     Attributes:
         name: what it is: a basis, a field, the numbers of two lines.
         left, right: as each side has it.
-        same: whether that is the same.
     """
 
     name: str

@@ -82,7 +82,6 @@ class _Cells:
     Attributes:
         level: its name in the ``data-level`` attribute.
         words: the tooltip, with ``{}`` for the coordinates of a cell's first element.
-        width, height: the size of a cell, in CSS pixels.
         counts: how many cells there are down and across.
         step: the elements of a cell down and across.
         address: element -> its byte.

@@ -62,7 +62,6 @@ class _Tiles:
     Attributes:
         m, n: those of an instruction, in one CTA.
         reps: how many instructions there are along M, N and K.
-        a, b, d: the values in the TTGIR.
         a_operand, b_operand: the tiles in shared memory; None for an A that is elsewhere.
         a_offsets, d_offsets: addresses in tensor memory, by the indices along both dimensions; {}
             for what is elsewhere.

@@ -17,9 +17,6 @@ class _Bytes:
 
     Attributes:
         partition: the number of the partition that does it.
-        size: how many.
-        operation: the operation that tells it, or copies.
-        tells: whether it tells.
     """
 
     partition: int

@@ -59,7 +59,6 @@ class ExecutedOperation:
     """One execution of one of the chosen operations.
 
     Attributes:
-        operation: the operation.
         operands: their values, in printed order.
     """
 
@@ -69,12 +68,7 @@ class ExecutedOperation:
 
 @dataclass
 class PartitionTrace:
-    """What the warps of a partition execute.
-
-    Attributes:
-        events: in order.
-        end: why there are no more.
-    """
+    """What the warps of a partition execute."""
 
     events: list[ExecutedOperation] = field(default_factory=list)
     end: End = field(default_factory=End)
@@ -108,7 +102,6 @@ class ModuleTracer:
     """Runs a module: first the partition with which it begins, then the others.
 
     Args:
-        module: to run.
         launch: what the kernel is given.
         wanted: the operations whose executions are recorded.
         offset: by how much a view is further than what it is a view of, given the values of its

@@ -73,7 +73,6 @@ class Tracer(Steps):
     """Runs a kernel for one thread after the other.
 
     Args:
-        kernel: the whole.
         wanted: the instructions whose executions are recorded.
         given: numbers for special registers and parameters: ``{"%ctaid.x": 2, "[k_param_1]": 64}``.
         variables: those of the module; in shared memory they begin at `Bases.shared`.

@@ -19,7 +19,6 @@ class End:
     """The end of a trace.
 
     Attributes:
-        why: the sort of reason.
         reason: what it is, for the report; "" if the thread or partition ends.
     """
 

@@ -31,7 +31,6 @@ class Turns:
     """The conditions of a kernel.
 
     Args:
-        kernel: the part of the kernel that matters.
         given: numbers for special registers and parameters, as `Tracer` takes them.
     """
 

@@ -53,9 +53,7 @@ class Difference:
     """Something in the PTX that is not as it must be.
 
     Attributes:
-        instruction: where.
         field: what: "SBO of A", "instruction descriptor: m", ...
-        expected, found: both sides, in words.
     """
 
     instruction: Instruction
@@ -72,8 +70,6 @@ class Comparison:
     """The outcome of comparing a group with an operation.
 
     Attributes:
-        expected, group: the two.
-        differences: where they differ.
         proven: how many of what is as it must be.
         unproven: how many of what is not known at compile time.
     """

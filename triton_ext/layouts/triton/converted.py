@@ -12,7 +12,6 @@ class Converted:
     """A linear layout of shared memory, as either side gives it.
 
     Attributes:
-        offset, block: the bases.
         alignment: what the address of a tile is a multiple of, in bytes.
     """
 
