@@ -166,7 +166,8 @@ def _await(cta: Cta, lanes: Lanes, targets: NDArray[np.int64]) -> Outcome:
         last = np.zeros(len(agents), np.int64)
         np.maximum.at(last, np.searchsorted(agents, cta.agents.of_lanes(lanes)), targets)
         events = np.array([copies.events[each] for each in last.tolist()])
-        cta.cluster.clocks.acquire_events(agents, cta.agents.copies(agents), events)
+        seen, others = cta.cluster.clocks.seen, cta.agents.copies(agents)
+        seen[agents, others] = np.maximum(seen[agents, others], events)
 
     return Wait(
         lambda: copies.done >= latest,

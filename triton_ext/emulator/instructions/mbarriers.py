@@ -130,14 +130,15 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             narrow = form.scope != "cluster" and far
             narrow = narrow and (relaxed or not cta.takes(REMOTE_SCOPE, group))
             if not narrow and not relaxed and (far or form.scope == "cluster"):
-                clocks.release_arrivals(agents)
+                clocks.remote.release(agents)
             event = clocks.tick(agents)
             if far:
                 for agent in agents.tolist():
                     arrives_from_afar(cta, where, agent, event)
-            clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
+            clock = clocks.relaxed.published(agents) if relaxed else clocks.snapshot(agents)
             if narrow:
-                clocks.withhold(agents, at, "releases at .cta scope: .release.cluster")
+                why = "releases at .cta scope: .release.cluster"
+                clocks.missing.withhold(clocks.snapshot(agents).seen, at, why)
                 clock = clocks.empty()
             mine = numbers[chosen]
             counts = np.ones_like(mine) if expects else mine
@@ -213,7 +214,7 @@ def _completed(barrier: MBarrier, token: int, by_parity: bool) -> bool:
     """Whether the phase that a wait names has completed. Raises BarrierFault: a state older than
     the phase before the current one."""
     if by_parity:
-        return barrier.passed(token)
+        return barrier.phase & 1 != token & 1  # the current one's differs from it
     phase = token >> _PENDING_BITS
     if not barrier.phase - 1 <= phase <= barrier.phase:
         raise BarrierFault(
@@ -253,7 +254,7 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         if cta.machine.observer is not None:
             cta.machine.observer.awaits(cta, lanes, barrier, phase, at)
         if relaxed:
-            clocks.observe(cta.agents(lanes), barrier.released)
+            clocks.relaxed.observe(cta.agents(lanes), barrier.released)
         else:
             clocks.acquire(cta.agents(lanes), barrier.released)
 

@@ -118,7 +118,7 @@ def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
     def run(cta: Cta, lanes: Lanes) -> None:
         clocks, agents = cta.cluster.clocks, cta.agents(lanes)
-        clocks.fence(agents)
+        clocks.relaxed.fence(agents)
         if after:
             clocks.tensor.update((each, clocks.seen[each].copy()) for each in agents.tolist())
 

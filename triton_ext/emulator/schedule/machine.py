@@ -190,7 +190,7 @@ class Machine(Gpu):
         if self.limits.timeout is None:
             self._deadline = self.limits.deadline()
         if self.launch.history is not None:
-            self.learned = merged(self.learned, cluster.clocks.learned())
+            self.learned = merged(self.learned, cluster.clocks.peers.learned())
         for _ in cluster.numbers:
             self.options.on_cluster()
 
