@@ -220,7 +220,7 @@ def compile_kernel(
             pointers = (j for j, each in enumerate(kind) if each.startswith("*"))
             attributes |= {(i, j): aligned for j in pointers}
         elif not kind.startswith(("tensordesc", "fp")) and not (
-            kind == "i32" and kernel.params[i].do_not_specialize
+            kind != "constexpr" and kernel.params[i].do_not_specialize
         ):
             attributes[i,] = aligned
     if knobs.runtime.add_stages_inspection_hook is not None:
