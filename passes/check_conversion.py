@@ -55,14 +55,12 @@ class CheckConversionOptions(ReportOptions):
 
 
 def convert(encoding: SharedEncoding, shape: tuple[int, ...]) -> Converted:
-    """Our conversion. Raises LayoutError: the shape has no linear layout, or one without bases; or
-    the encoding is padded, for which Triton has no conversion."""
+    """Our conversion. Raises LayoutError: the shape has no linear layout, or the encoding is
+    padded, for which Triton has no conversion."""
     if encoding.paddings:
         rule = "is padded: Triton makes no linear layout of it"
         raise LayoutError("encoding", str(encoding), rule)
     bases = encoding.to_linear_layout(shape).bases
-    if not bases["offset"]:
-        raise LayoutError("shape", shape, "is a single element: there are no bases to compare")
     return Converted(tuple(bases["offset"]), tuple(bases.get("block", ())), encoding.alignment)
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from triton_ext.kernels.choice.gemv import MOST_VECTORS, GemvTile, gemv_divisions, gemv_seconds
 from triton_ext.kernels.choice.problem import Problem
+from triton_ext.kernels.element_types import Major
 
+UNIT = 8
+"""Elements of 16 bits in 16 bytes."""
 MOST_TILES = 1024
 """How many tiles may be cut along K: each has a counter."""
 
@@ -47,7 +51,7 @@ NARROW = tuple(replace(tile, block_k=tile.block_k // 2) for tile in TILES)
 class ThreadDivision(NamedTuple):
     """A tile, and into how many parts along K those of a problem are cut."""
 
-    tile: ThreadTile
+    tile: ThreadTile | GemvTile
     splits: int
 
 
@@ -57,6 +61,7 @@ class ThreadAccess(NamedTuple):
     Attributes:
         a_unit, b_unit, c_unit: elements that are read and written at a time, at most.
         a_k_major, b_k_major: whether K is an operand's contiguous dimension.
+        matrix: which operand is the matrix of a `gemv`; None if none can be.
     """
 
     a_unit: int
@@ -64,6 +69,12 @@ class ThreadAccess(NamedTuple):
     c_unit: int
     a_k_major: bool
     b_k_major: bool
+    matrix: Literal["a", "b"] | None = None
+
+    @property
+    def matrix_k_major(self) -> bool:
+        """Whether K is the contiguous dimension of a gemv's matrix."""
+        return self.a_k_major if self.matrix == "a" else self.b_k_major
 
     @property
     def is_narrow(self) -> bool:
@@ -81,6 +92,9 @@ def divisions(problem: Problem, access: ThreadAccess) -> Iterator[ThreadDivision
             splits = min(steps, blocks * problem.multiprocessors // tiles)
             if splits > 1 and tiles <= MOST_TILES:
                 yield ThreadDivision(tile, math.ceil(steps / math.ceil(steps / splits)))
+    if access.matrix is not None:
+        for each in gemv_divisions(problem, access.matrix_k_major):
+            yield ThreadDivision(*each)
 
 
 def tiles_of(tile: ThreadTile, problem: Problem) -> int:
@@ -124,6 +138,8 @@ def thread_seconds(
 ) -> float:  # fmt: skip
     """The seconds that a product of 16 bits is predicted to take."""
     tile, splits = division
+    if isinstance(tile, GemvTile):
+        return gemv_seconds(problem, access.matrix_k_major, tile, splits)
     m, n, k = problem.m, problem.n, problem.k
     turns = math.ceil(math.ceil(k / tile.block_k) / splits)
     blocks = math.ceil(tiles_of(tile, problem) * splits / problem.multiprocessors)
@@ -151,6 +167,34 @@ COPY_SECONDS, COPIED_BYTES_PER_SECOND = 1.1e-6, 1.75e12
 """What a launch of `copy_rows` takes, and how fast it reads and writes (the same problems)."""
 
 
-def copy_seconds(launches: int, elements: int) -> float:
-    """About how long so many launches take that copy so many elements of 16 bits in all."""
-    return launches * COPY_SECONDS + 2 * elements / COPIED_BYTES_PER_SECOND
+def copying_seconds(problem: Problem, a: bool, b: bool, c: bool) -> float:
+    """About how long the copies take that TMA needs of a product of 16 bits: of its operands in one
+    launch, and of C, out of longer rows, in another."""
+    m, n, k = problem.m, problem.n, problem.k
+    elements = problem.batch * (m * k * a + k * n * b + m * n * c)
+    return ((a or b) + c) * COPY_SECONDS + 2 * elements / COPIED_BYTES_PER_SECOND
+
+
+def division_by_threads(
+    problem: Problem, access: ThreadAccess, otherwise: float
+) -> ThreadDivision | None:
+    """The division of a product, if it is predicted to be faster than what else makes it."""
+    division, seconds = best_division(problem, access)
+    return division if seconds < otherwise else None
+
+
+def access_of_contiguous(
+    problem: Problem, majors: tuple[Major, Major], c_bytes: int
+) -> ThreadAccess:
+    """How threads read operands of 16 bits, and write C, that lie in contiguous memory."""
+    m, n, k = problem.m, problem.n, problem.k
+    a_k_major, b_k_major = (each == "K" for each in majors)
+    inner = k if a_k_major else m, k if b_k_major else n
+    a_unit, b_unit = (UNIT if each % UNIT == 0 else 1 for each in inner)
+    c_unit = math.gcd(2 * UNIT // c_bytes, n)
+    matrix: Literal["a", "b"] | None = None
+    if m <= MOST_VECTORS and inner[1] >= UNIT:
+        matrix = "b"
+    elif m > MOST_VECTORS >= n and inner[0] >= UNIT:
+        matrix = "a"
+    return ThreadAccess(a_unit, b_unit, c_unit, a_k_major, b_k_major, matrix)

@@ -60,8 +60,6 @@ class Sequences:
     """What the comparison of one sequence of executions must know.
 
     Attributes:
-        module, function: of the TTGIR and of the PTX.
-        block: the block and the thread.
         result: what was found so far: where allocations begin.
         expected: what each operation must become, by its `id`.
         allowed: the `id` of what each group may be, by the group's `id`.

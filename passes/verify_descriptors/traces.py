@@ -112,11 +112,7 @@ class TraceComparison(Sequences):
     """Runs both, and compares.
 
     Args:
-        expectations: what the operations of a module must become.
-        function: the kernel in the PTX.
-        groups: those of its instructions.
         matching: of the groups that are compared in the text, with the operations, without a fault.
-        launched: what the launch metadata say.
     """
 
     def __init__(

@@ -19,6 +19,7 @@ from triton_ext.errors import LayoutError
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 SOURCE = r"""
 #include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
 #include <cstdio>
 
 __constant__ int scale[2];
@@ -41,6 +42,12 @@ __global__ void meeting(int *out) {
     if (threadIdx.x == 0) out[blockIdx.x] = blockIdx.x + 1;
     cooperative_groups::this_grid().sync();
     if (threadIdx.x == 0) atomicAdd(&counted, out[(blockIdx.x + 1) % gridDim.x]);
+}
+
+__global__ void tiles(int *out) {
+    auto tile = cooperative_groups::tiled_partition<8>(cooperative_groups::this_thread_block());
+    int sum = cooperative_groups::reduce(tile, (int)threadIdx.x, cooperative_groups::plus<int>());
+    if (tile.thread_rank() == 0) out[tile.meta_group_rank()] = sum;
 }
 
 int main(int count, char **arguments) {
@@ -73,6 +80,33 @@ int main(int count, char **arguments) {
     neighbours<<<1, 32, 100 << 10>>>(out);
     printf("%s\n", cudaGetErrorName(cudaGetLastError()));
     printf("%s\n", cudaGetErrorName(cudaMemcpy(host, two, 4, cudaMemcpyDeviceToHost)));
+    tiles<<<1, 32>>>(out);
+    cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost);
+    printf("%d %d %d %d\n", host[0], host[1], host[2], host[3]);
+
+    cudaExtent extent = make_cudaExtent(5, 3, 2);
+    unsigned char box[4][4][8] = {};
+    cudaMemcpy3DParms copy = {};
+    cudaMalloc3D(&copy.srcPtr, extent);
+    cudaMemset3D(copy.srcPtr, 1, extent);
+    cudaMemset3D(copy.srcPtr, 7, make_cudaExtent(2, 1, 2));
+    copy.dstPtr = make_cudaPitchedPtr(box, 8, 8, 4);
+    copy.dstPos = make_cudaPos(3, 1, 2);
+    copy.extent = extent;
+    copy.kind = cudaMemcpyDeviceToHost;
+    status = cudaMemcpy3D(&copy);
+    int sum = 0;
+    for (auto &plane : box) for (auto &row : plane) for (int each : row) sum += each;
+    printf("%s %d %d %d %d\n", cudaGetErrorName(status), sum, box[2][1][4], box[2][1][5],
+           box[3][3][7]);
+
+    cudaEvent_t first, second;
+    float time;
+    cudaEventCreate(&first);
+    cudaEventCreateWithFlags(&second, cudaEventDisableTiming);
+    cudaEventRecord(first);
+    cudaEventRecord(second);
+    printf("%s\n", cudaGetErrorName(cudaEventElapsedTime(&time, first, second)));
     return 3;
 }
 """
@@ -96,6 +130,9 @@ def test_cuda_source(tmp_path):
         "cudaErrorCooperativeLaunchTooLarge",
         "cudaErrorInvalidValue",
         "cudaErrorInvalidValue",
+        "28 92 156 220",
+        "cudaSuccess 54 7 1 1",
+        "cudaErrorInvalidResourceHandle",
     ]
     assert done.returncode == 3
     assert "set cudaFuncAttributeMaxDynamicSharedMemorySize" in done.stderr

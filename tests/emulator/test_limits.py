@@ -26,7 +26,7 @@ from triton_ext.emulator.errors import (
     MemoryFault,
     UnsupportedInstruction,
 )
-from triton_ext.emulator.schedule import machine
+from triton_ext.emulator.schedule import limits
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.errors import LayoutError
 
@@ -182,7 +182,7 @@ FILE = '.file 1 "kernel.py"'
 
 
 class Clock:
-    """In place of `time` in the machine: so many hours pass with each look."""
+    """In place of `time` in the limits: so many hours pass with each look."""
 
     def __init__(self, hours):
         self.hours, self.now = hours, 0.0
@@ -203,7 +203,7 @@ class Clock:
 )
 def test_a_limit_says_where_the_time_went(limit, match, forked, monkeypatch):
     if "timeout" in limit:
-        monkeypatch.setattr(machine, "time", Clock(1))
+        monkeypatch.setattr(limits, "time", Clock(1))
     grid = 1
     body = STORES
     if forked:
@@ -222,7 +222,7 @@ def test_a_limit_says_where_the_time_went(limit, match, forked, monkeypatch):
 
 def test_a_launch_whose_blocks_do_not_end_ends_by_default(monkeypatch):
     """However long its instructions take: the limit of steps is far."""
-    monkeypatch.setattr(machine, "time", Clock(1))
+    monkeypatch.setattr(limits, "time", Clock(1))
     with pytest.raises(LimitReached, match="no block has ended for 600 s") as caught:
         run(STORES, before=FILE)
     assert "kernel.py:7" in str(caught.value)
@@ -230,11 +230,11 @@ def test_a_launch_whose_blocks_do_not_end_ends_by_default(monkeypatch):
 
 def test_a_launch_may_take_long_if_its_blocks_end(monkeypatch):
     clock = Clock(0.1)  # six minutes with each look, of which each block has one or two
-    monkeypatch.setattr(machine, "time", clock)
-    monkeypatch.setattr(machine, "PATIENCE", 1500.0)
+    monkeypatch.setattr(limits, "time", clock)
+    monkeypatch.setattr(limits, "PATIENCE", 1500.0)
     options = {"grid": 50, "observer": Observer()}  # with an observer, all blocks run here
     run("st.global.u32 [%rd1], %r1;", **options)
-    assert clock.now > 10 * machine.PATIENCE
+    assert clock.now > 10 * limits.PATIENCE
     with pytest.raises(LimitReached, match=r"timeout = 1500\.0"):
         run("st.global.u32 [%rd1], %r1;", timeout=1500.0, **options)
     run("st.global.u32 [%rd1], %r1;", timeout=math.inf, **options)

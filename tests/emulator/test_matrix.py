@@ -47,7 +47,8 @@ from triton_ext.emulator.errors import (
 )
 from triton_ext.emulator.host.run import prepare
 from triton_ext.emulator.instructions import decode
-from triton_ext.emulator.schedule.machine import Machine, Schedule
+from triton_ext.emulator.schedule.machine import Machine
+from triton_ext.emulator.schedule.schedule import Schedule
 from triton_ext.emulator.state.clocks import Clock, Clocks
 from triton_ext.emulator.state.memory import SHARED_BASE
 from triton_ext.emulator.state.shared import SharedMemory

@@ -194,6 +194,19 @@ def test_packed_integers(a, b):
 
 @given(codes(32), codes(32), codes(32))
 @few
+def test_differences_of_bytes_and_halves(a, b, c):
+    for number, kind in ((4, "4B"), (2, "2H")):
+        name = f"vabsdiff{number}.u32.u32.u32"
+        each, total = (execute(name + add, "u32", [a, b, c]) for add in ("", ".add"))
+        for i in range(LANES):
+            x, y = (struct.unpack("<" + kind, struct.pack("<I", int(v[i]))) for v in (a, b))
+            apart = [abs(p - q) for p, q in zip(x, y, strict=True)]
+            assert int(each[i]) == struct.unpack("<I", struct.pack("<" + kind, *apart))[0]
+            assert int(total[i]) == (sum(apart) + int(c[i])) % 2**32
+
+
+@given(codes(32), codes(32), codes(32))
+@few
 def test_dot_products(a, b, c):
     for left, right in itertools.product("us", "us"):
         to = "u32" if left == right == "u" else "s32"
@@ -887,6 +900,24 @@ def test_votes_matches_and_reductions(a):
             assert total[t] == sum(int(a[u]) for u in lanes)
             assert parity[t] == np.bitwise_xor.reduce(a[lanes[0] : lanes[-1] + 1])
             assert leader[t] == (t % 32 == 0)
+
+
+@pytest.mark.parametrize("mine", ["0xff << (lane & 24)", "0x11111111 << (lane & 3)"])
+def test_lanes_of_a_warp_in_groups_by_their_masks(mine):
+    """Groups of one warp at one instruction, each with a mask of its own, are apart."""
+    first, _, shift = mine.partition(" << (lane & ")
+    body = f"""
+        mov.u32 %r40, %laneid;  and.b32 %r41, %r40, {shift[:-1]};  shl.b32 %r42, {first}, %r41;
+        redux.sync.add.u32 {{o0}}, {{i0}}, %r42;
+        elect.sync {{o1}}|%p1, %r42;  selp.b32 {{o2}}, 1, 0, %p1;
+    """
+    values = np.random.default_rng(4).integers(0, 1 << 20, 256, np.uint32)
+    total, leader, led = run_body(body, [values], [np.zeros(256, np.uint32) for _ in range(3)])
+    for t in range(256):
+        mask = eval(mine, {"lane": t % 32})
+        members = [lane for lane in range(32) if mask >> lane & 1]
+        assert total[t] == sum(int(values[t // 32 * 32 + lane]) for lane in members)
+        assert (leader[t], led[t]) == (members[0], t % 32 == members[0])
 
 
 def test_float_reductions_of_blackwell():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,10 +13,11 @@ from triton_ext.kernels.choice.by_threads import (  # noqa: E402
     ThreadAccess,
     ThreadDivision,
     ThreadTile,
-    best_division,
-    copy_seconds,
+    copying_seconds,
+    division_by_threads,
 )
 from triton_ext.kernels.choice.choose import choose_config, predicted_seconds  # noqa: E402
+from triton_ext.kernels.choice.gemv import GemvTile  # noqa: E402
 from triton_ext.kernels.choice.problem import Problem  # noqa: E402
 from triton_ext.kernels.product import ProductSpec  # noqa: E402
 from triton_ext.ops import planning, plans  # noqa: E402
@@ -31,8 +33,9 @@ def divided(monkeypatch):
 
     def force(*tile, splits=1):
         plans.clear_cache()
-        division = ThreadDivision(ThreadTile(*tile), splits)
-        monkeypatch.setattr(planning, "best_division", lambda *_: (division, 0.0))
+        kind = GemvTile if len(tile) == 2 else ThreadTile
+        division = ThreadDivision(kind(*tile), splits)
+        monkeypatch.setattr(planning, "division_by_threads", lambda *_: division)
 
     yield force
     plans.clear_cache()
@@ -42,7 +45,7 @@ def divided(monkeypatch):
 def copied(monkeypatch):
     """Products made by copies, whatever the model says."""
     plans.clear_cache()
-    monkeypatch.setattr(planning, "best_division", lambda *_: (None, float("inf")))
+    monkeypatch.setattr(planning, "division_by_threads", lambda *_: None)
     yield
     plans.clear_cache()
 
@@ -89,12 +92,54 @@ def test_rows_anywhere(
         assert is_by_threads()
 
 
-@pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu"])
-def test_epilogue(activation, divided):
+def alone(rows, columns, stride, offset):
+    """`within_gaps`, but with nothing before its first element, either."""
+    memory = np.full(offset + (rows - 1) * stride + columns, np.nan, np.float16)
+    matrix = torch.from_numpy(memory[offset:]).as_strided((rows, columns), (stride, 1))
+    return matrix.copy_(torch.randn(rows, columns))
+
+
+@pytest.mark.parametrize(
+    ("arch", "schedule", "tile", "splits", "sizes", "transposed", "more", "offset"),
+    [
+        (90, "random", (2, 32), 3, (1, 421, 168), (False, False), 1, 5),
+        (90, "lazy", (4, 64), 1, (4, 509, 65), (True, False), 0, 3),
+        (90, "eager", (1, 32), 2, (3, 70, 527), (False, True), 3, 7),
+        (100, "random", (8, 32), 1, (129, 2, 301), (False, False), 0, 1),
+        (90, "random", (1, 32), 1, (97, 3, 12), (True, True), 9, 6),
+        (90, "lazy", (1, 32), 1, (2, 9, 3), (False, True), 5, 2),
+        (90, "lazy", (4, 32), 1, (2, 251, 1), (False, False), 0, 6),
+    ],
+)
+def test_vectors(arch, schedule, tile, splits, sizes, transposed, more, offset, divided):
+    """One to four, times a matrix of any alignment: not a byte outside of it is read."""
+    m, n, k = sizes
+    divided(*tile, splits=splits)
+    a, b = (
+        alone(columns, rows, rows + more, offset).T
+        if is_transposed
+        else alone(rows, columns, columns + more, offset)
+        for (rows, columns), is_transposed in zip(((m, k), (k, n)), transposed, strict=True)
+    )
+    with triton_ext.emulate(f"sm_{arch}", schedule=schedule):
+        assert_close(triton_ext.matmul(a, b), a.double() @ b.double())
+        assert isinstance(list(plans._plans.values())[-1].launch.config.tile, GemvTile)
+
+
+@pytest.mark.parametrize(
+    ("activation", "m", "n", "tile"),
+    [
+        (None, 17, 21, (16, 32, 64)),
+        ("relu", 3, 21, (1, 32)),
+        ("gelu", 17, 2, (1, 32)),
+        ("silu", 17, 21, (16, 32, 64)),
+    ],
+)
+def test_epilogue(activation, m, n, tile, divided):
     """A batch, with a bias, and a residual that is broadcast; rounded once."""
-    divided(16, 32, 64, splits=2)
+    divided(*tile, splits=2)
     a, b, bias, residual = (
-        torch.randn(size).bfloat16() for size in ((3, 17, 99), (3, 99, 21), (21,), (17, 1))
+        torch.randn(size).bfloat16() for size in ((3, m, 299), (3, 299, n), (n,), (m, 1))
     )
     functions = {**ACTIVATION_FUNCTIONS, None: lambda x: x}
     expected = functions[activation](
@@ -167,8 +212,6 @@ def test_choice():
         problem, access = Problem(*size), ThreadAccess(*access)
         majors = ("K" if access.a_k_major else "MN"), ("K" if access.b_k_major else "MN")
         spec = choose_config(90, ProductSpec("bf16", *majors), problem)
-        m, n, k = size
-        new_rows = access.c_unit < 8
-        elements = m * k * (access.a_unit < 8) + k * n * (access.b_unit < 8) + m * n * new_rows
-        copying = copy_seconds(1 + new_rows, elements) + predicted_seconds(spec, problem)
-        assert (best_division(problem, access)[1] < copying) == is_faster
+        copies = (unit < 8 for unit in access[:3])
+        otherwise = copying_seconds(problem, *copies) + predicted_seconds(spec, problem)
+        assert (division_by_threads(problem, access, otherwise) is not None) == is_faster

@@ -14,7 +14,7 @@ from shallow_rings import two_stages  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError  # noqa: E402
-from triton_ext.ops import eager  # noqa: E402
+from triton_ext.ops import eager, flops  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.epilogue import epilogue_of, finished  # noqa: E402
 from triton_ext.ops.shapes import one_matrix  # noqa: E402
@@ -167,7 +167,7 @@ def test_vmap_of_batches_with_addends():
     operator = torch.ops.triton_ext.bmm
 
     def ours(a, b, bias, residual):
-        return operator(a, b, None, bias, None, residual, 0.5, 1.0)
+        return operator(a, b, bias, None, None, residual, 0.5, 1.0)
 
     def theirs(a, b, bias, residual):
         return a @ b + bias + 0.5 * residual
@@ -324,6 +324,17 @@ def test_flops_are_counted_as_torch_counts_its_own():
             *scaled, ends // 2, *scales, torch.bfloat16, True, rows=rows
         )
         assert counted(made) == counted(lambda: a[rows] @ b)
+
+
+def test_counters_that_are_already_entered_count_operators_that_come_later():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as outer, FlopCounterMode(display=False) as counter:
+        late = torch.library.custom_op("triton_ext::late", lambda a: a.clone(), mutates_args=(),
+                                       schema="(Tensor a) -> Tensor")  # fmt: skip
+        flops.counted_by("late", lambda shape, **_: 7 * shape[0])
+        late(torch.ones(3))
+    assert counter.get_total_flops() == outer.get_total_flops() == 21
 
 
 # ------------------------------------------------------------------------------------- out

@@ -66,7 +66,7 @@ def test_no_false_alarm(site):
         for severity, text in one["diagnostics"]:
             assert severity == "warning", (kernel.name, text)
             assert f"a known fault of Triton {version}" in text
-    # What was not compared is no tile, or of one element, or of a kind without a linear layout.
+    # What was not compared is no tile, or of a kind without a linear layout.
     reasons = [
         each["reason"] if "padded_shared" not in each["encoding"] else "padded"
         for one in found
@@ -74,7 +74,7 @@ def test_no_false_alarm(site):
         for each in one["report"]["not_compared"]
         if each["kind"] == "memdesc"
     ]
-    assert {reason for reason in reasons if "single element" not in reason} <= {"padded"}
+    assert {*reasons} <= {"padded"}
 
 
 # ------------------------------------------------------------------------------- seeded faults
@@ -368,12 +368,10 @@ def test_illegal_tiles_never_reach_triton(monkeypatch):
         (NVMMAShared(128, 16), (64, 16)),
         (NVMMAShared(128, 16), (48, 64)),
         ("#ttg.padded_shared<[64:+8] {order = [1, 0], shape = [64, 64]}>", (64, 64)),
-        (SwizzledShared(1, 1, 1, (0,)), (3, 1)),
     ]
     report = check_conversion(compilation(encodings)).report
     assert report["compared"] == []
-    assert len(report["not_compared"]) == 5
-    assert "single element" in report["not_compared"][-1]["reason"]
+    assert len(report["not_compared"]) == 4
 
 
 def test_what_triton_refuses_is_an_error(monkeypatch):

@@ -14,7 +14,8 @@ from sites import SUPPORT
 
 from triton_ext.emulator.host.run import prepare
 from triton_ext.emulator.instructions import decode
-from triton_ext.emulator.schedule.machine import Machine, Schedule
+from triton_ext.emulator.schedule.machine import Machine
+from triton_ext.emulator.schedule.schedule import Schedule
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.hardware.tensor_map import DataType, TensorMap, TensorSwizzle
 from triton_ext.ptx.parse import parse_ptx

@@ -133,7 +133,9 @@ def capture(job: dict[str, Any]) -> list[Launched]:
     from triton_ext.emulator.host.gpu import EmulatedGpu
     from triton_ext.emulator.host.run import prepare
     from triton_ext.emulator.instructions import decode
-    from triton_ext.emulator.schedule.machine import Machine, Schedule
+    from triton_ext.emulator.schedule.machine import Machine
+    from triton_ext.emulator.schedule.schedule import Schedule
+    from triton_ext.emulator.state.block import Options
 
     generator = torch.Generator().manual_seed(0)
 
@@ -163,12 +165,12 @@ def capture(job: dict[str, Any]) -> list[Launched]:
                 changed, grid=grid, block=block, cluster=cluster, args=args,
                 dynamic_smem_bytes=dynamic_smem_bytes, memory=memory, names=names,
             )  # fmt: skip
-            chosen = range(at, at + 1)
+            options = Options(chosen=range(at, at + 1))
             if schedule == "all":
-                machine = Machine(changed, launched, chosen=chosen)
+                machine = Machine(changed, launched, options=options)
                 machine.verdict = decide(machine, Machine.run)
                 return machine
-            machine = Machine(changed, launched, Schedule(schedule, 1), chosen=chosen)
+            machine = Machine(changed, launched, Schedule(schedule, 1), options=options)
             machine.run()
             return machine
 

@@ -228,19 +228,11 @@ def _found(findings: list[Finding], form: str, *, completed: bool = True) -> Non
 
 @contextlib.contextmanager
 def _listening(
-    kernel: str,
-    emit: str | None,
-    lines: TextIO,
-    results: TextIO,
-    faults: list[Finding] | None,
+    kernel: str, emit: str | None, lines: TextIO, results: TextIO, faults: list[Finding] | None
 ) -> Iterator[list[str]]:
-    """Print a line for each kernel that is compiled, or the stage that is asked for.
-
-    Args:
-        lines: where the line goes, if no stage is asked for; else it is on stderr.
-        results: where the stage goes.
-        faults: to which those of the machine code are added; None if it is not to be checked.
-    """
+    """Print a line for each kernel that is compiled, or the stage that is asked for. `lines`: where
+    the line goes, if no stage is asked for; else it is on stderr. `results`: where the stage goes.
+    `faults`: to which those of the machine code are added; None if it is not to be checked."""
     from triton import knobs
 
     seen: list[str] = []

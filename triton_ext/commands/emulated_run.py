@@ -76,15 +76,8 @@ class EmulatedRun:
         target: int,
         settings: dict[str, Any],
     ) -> None:
-        """Run it to its end.
-
-        Args:
-            settings: as `emulate` takes them.
-
-        Raises:
-            SystemExit: it failed, which has been told.
-            UsageError: a line to stop at that is none.
-        """
+        """Run it to its end. `settings`: as `emulate` takes them. Raises SystemExit: it failed,
+        which has been told; UsageError: a line to stop at that is none."""
         observers = self._observers()
         if self.as_sarif:
             self._ending.enter_context(results_apart())

@@ -249,7 +249,7 @@ def run(
         with needing_kernels():
             import triton  # noqa: F401
     from triton_ext.commands.emulated_run import EmulatedRun
-    from triton_ext.emulator.schedule.machine import MAX_STEPS
+    from triton_ext.emulator.schedule.limits import MAX_STEPS
     from triton_ext.hardware.architecture import target_number
     from triton_ext.timeline.gpus import gpu_of
 

@@ -15,8 +15,6 @@ class Tracing:
     """Which instructions are shown as they run, and where.
 
     Attributes:
-        shown: on stderr.
-        file: a file, or None.
         only: a regular expression of their text.
         blocks: only these; all if there are none.
     """
@@ -56,7 +54,6 @@ class Prediction:
     """What is predicted of the time.
 
     Attributes:
-        shown: on stderr.
         gpu: on which GPU; None for the first of the architecture.
         warm: the L2 cache has what kernels load.
         timeline: a file for the last kernel's, or None.

@@ -315,21 +315,14 @@ all_gather.register_autograd(_own_rows, setup_context=_remember_group)
 def _register(kind: Kind, name: str) -> Any:
     """The operator of torch of a kind, with its gradient."""
 
-    def call(
-        a: Tensor, b: Tensor, group_name: str, bias: Tensor | None, activation: str | None,
-        scale_a: Tensor | None, scale_b: Tensor | None, out_dtype: torch.dtype | None,
-        overlap: bool | None,
-    ) -> Tensor:  # fmt: skip
-        parts = bias, activation, scale_a, scale_b
-        return _run(kind, a, b, _group_named(group_name), parts, out_dtype, overlap)
+    def call(a: Tensor, b: Tensor, group_name: str, *others: Any) -> Tensor:
+        *parts, out_dtype, overlap = others
+        return _run(kind, a, b, _group_named(group_name), tuple(parts), out_dtype, overlap)
 
-    def fake(
-        a: Tensor, b: Tensor, group_name: str, bias: Tensor | None, activation: str | None,
-        scale_a: Tensor | None, scale_b: Tensor | None, out_dtype: torch.dtype | None,
-        overlap: bool | None,
-    ) -> Tensor:  # fmt: skip
+    def fake(a: Tensor, b: Tensor, group_name: str, *others: Any) -> Tensor:
+        *parts, out_dtype, _ = others
         ranks = _group_named(group_name).size()
-        _checked(kind, a, b, (bias, activation, scale_a, scale_b), out_dtype, ranks)
+        _checked(kind, a, b, tuple(parts), out_dtype, ranks)
         rows = a.shape[0] * ranks if kind == "gather" else a.shape[0] // ranks
         return a.new_empty((rows, b.shape[1]), dtype=out_dtype or output_type(a.dtype))
 

@@ -63,11 +63,7 @@ LONG_K = {96: "103f", 64: "107f", 128: "107f"}
 """The targets that have a K extent which is not the kind's usual one, as
 `triton_ext.hardware.architecture.Target.meets` reads them (CUTLASS, ``cute/arch/config.hpp``)."""
 
-SPARSE_GRANULARITY = {
-    "tf32": "1:2",
-    "mxf4": "4:8 (in pairs)",
-    "mxf4nvf4": "4:8 (in pairs)",
-}
+SPARSE_GRANULARITY = {"tf32": "1:2", "mxf4": "4:8 (in pairs)", "mxf4nvf4": "4:8 (in pairs)"}
 """How many elements of how many a sparse A stores, where it is not 2:4 (PTX ISA, "Sparse Matrices"
 of tcgen05)."""
 

@@ -336,12 +336,7 @@ def accumulator_layout(
 
 
 def operand_a_layout(
-    m: int,
-    k: int,
-    element_bitwidth: int,
-    *,
-    cta_group: int = 1,
-    shape: Sequence[int] | None = None,
+    m: int, k: int, element_bitwidth: int, *, cta_group: int = 1, shape: Sequence[int] | None = None
 ) -> LinearLayout:
     """Where a dense operand A (M x K) lies: in the lanes of its accumulator, packed along K.
 

@@ -17,7 +17,6 @@ from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_enco
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import core_matrix_linear_layout, nvmma_shared_to_linear_layout
 from triton_ext.layouts.padded_shared import checked_paddings
-from triton_ext.layouts.schema import read_json
 from triton_ext.layouts.shared_encoding import Paddings, checked_encoding
 
 JSON_VERSION = 1
@@ -153,6 +152,8 @@ def from_json(text: str) -> list[LayoutDump]:
     Raises:
         LayoutError: not such a text (`SCHEMA`), or one that contradicts itself.
     """
+    from triton_ext.layouts.schema import read_json  # which a dump itself does without
+
     return [_from_object(item) for item in read_json(text, SCHEMA)["layouts"]]
 
 

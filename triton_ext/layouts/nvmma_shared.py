@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.arguments import flag, integers, one_of
@@ -27,7 +27,6 @@ from triton_ext.layouts.attributes import Attribute
 from triton_ext.layouts.cluster import (
     SPLIT_KEYS,
     add_cluster,
-    as_lists,
     bases_text,
     cga_from_attribute,
     checked_cga_layout,
@@ -122,29 +121,6 @@ class NVMMAShared(SharedEncoding):
             rank=parameters.get("rank", implied),
             cga_layout=cga_layout,
         )
-
-    @classmethod
-    def from_gluon(cls, layout: Any) -> NVMMAShared:
-        """From a ``gl.NVMMASharedLayout``."""
-        return cls(
-            layout.swizzle_byte_width,
-            layout.element_bitwidth,
-            layout.transposed,
-            layout.fp4_padded,
-            layout.rank,
-            layout.cga_layout or (),
-        )
-
-    def gluon_arguments(self) -> dict[str, Any]:
-        """Those of ``gl.NVMMASharedLayout``."""
-        return {
-            "swizzle_byte_width": self.swizzle_byte_width,
-            "element_bitwidth": self.element_bitwidth,
-            "rank": self.rank,
-            "transposed": self.transposed,
-            "fp4_padded": self.fp4_padded,
-            "cga_layout": as_lists(self.cga_layout),
-        }
 
     @classmethod
     def default_for(

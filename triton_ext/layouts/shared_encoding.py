@@ -8,7 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from dataclasses import fields
+from typing import Any, ClassVar, TypeVar, cast
 
 from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
@@ -49,13 +50,15 @@ class SharedEncoding(Displayed, ABC):
         """As `parse`, from an attribute that was read."""
 
     @classmethod
-    @abstractmethod
     def from_gluon(cls: type[_Own], layout: Any) -> _Own:
-        """From an object of the Gluon class `GLUON`. Raises LayoutError."""
+        """From an object of the Gluon class `GLUON`, which calls all as the fields here are called.
+        Raises LayoutError."""
+        given = {each.name: getattr(layout, each.name) for each in fields(cast(Any, cls))}
+        return cls(**{name: () if value is None else value for name, value in given.items()})
 
-    @abstractmethod
     def gluon_arguments(self) -> dict[str, Any]:
         """The arguments of the Gluon class `GLUON` that make the same. Raises LayoutError."""
+        return {each.name: as_lists(getattr(self, each.name)) for each in fields(cast(Any, self))}
 
     @property
     @abstractmethod
@@ -98,6 +101,11 @@ class SharedEncoding(Displayed, ABC):
         """The offset at an address (elements) in a tile of so many offsets; None for padding."""
         offset = bisect_right(range(offsets), address, key=self.address) - 1
         return offset if self.address(offset) == address else None
+
+
+def as_lists(value: Any) -> Any:
+    """Tuples, and those in them, as lists, as Gluon takes them; any other value as it is."""
+    return list(map(as_lists, value)) if isinstance(value, tuple) else value
 
 
 def padded_offset(offset: Any, paddings: Paddings) -> Any:

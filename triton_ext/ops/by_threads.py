@@ -1,16 +1,22 @@
-"""Launches of the kernel whose operands threads load, of tensors that TMA cannot read."""
+"""Launches of kernels whose operands threads load, of tensors that TMA cannot read."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from triton_ext.kernels.choice.by_threads import ThreadAccess, ThreadDivision, tiles_of
-from triton_ext.kernels.device.by_threads import matmul_by_threads
+from triton_ext.kernels.by_threads import thread_spec
+from triton_ext.kernels.choice.by_threads import (
+    ThreadAccess,
+    ThreadDivision,
+    ThreadTile,
+    tiles_of,
+)
+from triton_ext.kernels.choice.gemv import CHUNK, MOST_VECTORS, GemvTile
 from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.ops.counters import counters
 from triton_ext.ops.device import Gpu
@@ -88,18 +94,21 @@ class Threads(NamedTuple):
     Attributes:
         a, b, c: matrices, or batches of them.
         residual: None if there is none.
+        matrix: as of `ThreadAccess`.
     """
 
     a: Rows
     b: Rows
     c: Rows
     residual: ResidualSteps | None
+    matrix: Literal["a", "b"] | None
 
     @property
     def access(self) -> ThreadAccess:
         """What the choice of a tile depends on."""
         a_k_major, b_k_major = self.a.contiguous == 1, self.b.contiguous == 0
-        return ThreadAccess(self.a.unit, self.b.unit, self.c.unit, a_k_major, b_k_major)
+        units = self.a.unit, self.b.unit, self.c.unit
+        return ThreadAccess(*units, a_k_major, b_k_major, self.matrix)
 
 
 def threads_of(
@@ -129,7 +138,67 @@ def threads_of(
         steps = residual_steps(residual, c.shape)
         if steps is None:
             return None
-    return Threads(of_a, of_b, of_c, steps)
+    return Threads(of_a, of_b, of_c, steps, _matrix_of_gemv(rows, b, of_a, of_b, of_c))
+
+
+def _matrix_of_gemv(
+    a: Tensor, b: Tensor, of_a: Rows, of_b: Rows, of_c: Rows
+) -> Literal["a", "b"] | None:
+    """Which operand is the matrix of a `gemv`: the other is few vectors, and its rows lie apart."""
+    name: Literal["a", "b"] = "b" if a.shape[-2] <= MOST_VECTORS else "a"
+    matrix, rows = (b, of_b) if name == "b" else (a, of_a)
+    if name == "a" and b.shape[-1] > MOST_VECTORS:
+        return None
+    whole = of_a.by_elements, of_b.by_elements, of_c.by_elements
+    if max(max(each.step, each.matrix) for each in whole) > MAX_STEP:
+        return None
+    least = max(CHUNK, matrix.shape[rows.contiguous - 2])
+    return (
+        name
+        if matrix.shape[-1 - rows.contiguous] == 1 or whole[name == "b"].step >= least
+        else None
+    )
+
+
+class _Prepared(NamedTuple):
+    """How a kernel makes a product.
+
+    Attributes:
+        tiles: of a matrix of C.
+        elements: of a part of a tile.
+        numbers: arguments after the addresses.
+    """
+
+    tiles: int
+    elements: int
+    numbers: tuple[int, ...]
+
+
+def _of_tiles(problem: Problem, threads: Threads, tile: ThreadTile) -> _Prepared:
+    """`matmul_by_threads`."""
+    a, b, c, residual, _ = threads
+    numbers = (
+        problem.m, problem.n, problem.k, a.step, b.step, c.step, a.matrix, b.matrix, c.matrix,
+        *(residual or (0, 0, 0)),
+    )  # fmt: skip
+    tiles = tiles_of(tile, problem.size) // problem.batch
+    return _Prepared(tiles, tile.block_m * tile.block_n, numbers)
+
+
+def _of_gemv(problem: Problem, threads: Threads, tile: GemvTile) -> _Prepared:
+    """`gemv`."""
+    a, b, c = (each.by_elements for each in threads[:3])
+    matrix, row, column = threads.residual or (0, 0, 0)
+    of_a, k_major = threads.matrix == "a", threads.access.matrix_k_major
+    w, v, outputs, vectors = (a, b, problem.m, problem.n) if of_a else (b, a, problem.n, problem.m)
+    of_vectors = (1, v.step) if (v.contiguous == 0) != of_a else (v.step, 1)
+    of_c, of_residual = ((1, c.step), (column, row)) if of_a else ((c.step, 1), (row, column))
+    numbers = (
+        outputs, problem.k, w.step, w.matrix, *of_vectors, v.matrix, *of_c, c.matrix, *of_residual,
+        matrix,
+    )  # fmt: skip
+    tiles = math.ceil(outputs / tile.outputs(k_major))
+    return _Prepared(tiles, tile.sums(vectors, k_major), numbers)
 
 
 class ThreadsLaunch:
@@ -152,27 +221,18 @@ class ThreadsLaunch:
     ) -> None:  # fmt: skip
         """Prepare it."""
         self.gpu, self.reads_as, self.config, self._epilogue = gpu, gpu.arch, division, epilogue
-        (tile, splits), (a, b, c, residual), access = division, threads, threads.access
-        tiles = tiles_of(tile, problem.size)
-        self._grid = tiles // problem.batch, splits, problem.batch
-        self._elements = tiles * splits * tile.block_m * tile.block_n if splits > 1 else 0
-        self._numbers = (
-            problem.m, problem.n, problem.k, a.step, b.step, c.step, a.matrix, b.matrix, c.matrix,
-            *(residual or (0, 0, 0)),
-        )  # fmt: skip
-        constants = {
-            "A_K_MAJOR": access.a_k_major, "B_K_MAJOR": access.b_k_major, "A_UNIT": a.unit,
-            "B_UNIT": b.unit, "C_UNIT": c.unit, "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n,
-            "BLOCK_K": tile.block_k, "BIAS": epilogue.bias, "RESIDUAL": epilogue.residual,
-            "ACTIVATION": epilogue.activation, "SPLITS": splits > 1, "LOADS": tile.loads,
-        }  # fmt: skip
-        self._launch = TritonLaunch(
-            gpu.index,
-            matmul_by_threads,
-            constants,
-            num_warps=tile.num_warps,
-            num_stages=tile.stages,
+        tile, splits = division
+        if isinstance(tile, GemvTile):
+            prepared = _of_gemv(problem, threads, tile)
+        else:
+            prepared = _of_tiles(problem, threads, tile)
+        tiles, each, self._numbers = prepared
+        self._grid = tiles, splits, problem.batch
+        self._elements = tiles * problem.batch * splits * each if splits > 1 else 0
+        spec = thread_spec(
+            gpu.arch, problem.product, problem.size, threads.access, division, epilogue
         )
+        self._launch = TritonLaunch(gpu.index, spec.kernel, spec.constants, **spec.options)
 
     def __call__(self, a: Tensor, b: Tensor, c: Tensor, epilogue: Epilogue = NOTHING) -> None:
         """Launch on the current stream; the GPU must be the current one.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from triton_ext.startup import when_imported
 
@@ -51,7 +52,11 @@ def counted_by(name: str, formula: Formula) -> None:
 
 def _register() -> None:
     counter = importlib.import_module(_COUNTER)
+    modes = (getattr(mode, "counter", mode) for mode in _get_current_dispatch_mode_stack())
+    entered = [mode for mode in modes if isinstance(mode, counter.FlopCounterMode)]
     for name, formula in _formulas.items():
         packet = getattr(torch.ops.triton_ext, name)
         if packet not in counter.flop_registry:
             counter.register_flop_formula(packet)(formula)
+        for mode in entered:  # which copied the registry before we were imported
+            mode.flop_registry.setdefault(packet, counter.flop_registry[packet])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -11,11 +9,10 @@ from triton_ext.compat import LAUNCH_OPTIONS
 from triton_ext.kernels.device.gate import gate_gradient
 from triton_ext.ops.device import require_gpu
 from triton_ext.ops.gates import GATES
+from triton_ext.ops.operators import defined
 
 AT_A_TIME = 1024
 """Elements of an output's gradient that a program reads."""
-
-_library = torch.library.Library("triton_ext", "FRAGMENT")
 
 
 def _gradient(sums: Tensor, grad: Tensor, activation: str) -> Tensor:
@@ -43,14 +40,9 @@ def _fake(sums: Tensor, grad: Tensor, activation: str) -> Tensor:
     return sums.new_empty(sums.shape)
 
 
-_library.define(
-    "gate_gradient(Tensor sums, Tensor grad, str activation) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
+_operator = defined(
+    "gate_gradient(Tensor sums, Tensor grad, str activation) -> Tensor", _gradient, _fake
 )
-for _key in ("CUDA", "CPU"):  # on the host: emulated
-    _library.impl("gate_gradient", _gradient, _key)
-torch.library.register_fake("triton_ext::gate_gradient", _fake, lib=_library)
-_operator: Any = torch.ops.triton_ext.gate_gradient.default
 
 
 def gradient_of_sums(sums: Tensor, grad: Tensor, activation: str) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.element_types import SCALE_BLOCK
-from triton_ext.ops import checks, flops, products
+from triton_ext.ops import checks, products
 from triton_ext.ops.call import Call, is_bare, wants_gradient
 from triton_ext.ops.eager import repeated, shortened_with
 from triton_ext.ops.epilogue import NOTHING, Epilogue
@@ -20,10 +20,8 @@ from triton_ext.ops.forward_mode import refuse_tangents
 from triton_ext.ops.functional import matmul
 from triton_ext.ops.gates import GATES, Gate
 from triton_ext.ops.grouped_gradients import backward, keep
+from triton_ext.ops.operators import defined_product, library
 from triton_ext.ops.scales import for_tensor_cores, have_blocks, same_shape, scale_columns
-from triton_ext.ops.types import output_type
-
-_library = torch.library.Library("triton_ext", "FRAGMENT")
 
 
 def grouped_mm(
@@ -366,75 +364,40 @@ def _made(
 # ------------------------------------------------------------------------------- operators
 
 
-def _epilogue(of_rows: tuple[Tensor | None, ...], **others: Any) -> Epilogue:
-    """An epilogue with `rows`, `out_rows`, `factors` and a bias, as far as an operator was given
-    them.
-    """
-    rows, out_rows, factors, bias = (*of_rows, None, None, None, None)[:4]
-    return Epilogue(bias, **others, rows=rows, out_rows=out_rows, factors=factors)
-
-
-def _grouped_mm(
+def _asked(
     a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None,
     activation: str | None = None, batch_invariant: bool | None = None,
-    *of_rows: Tensor | None,
-) -> Tensor:  # fmt: skip
-    epilogue = _epilogue(of_rows, activation=activation, offs=offs)
-    return products.product(Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant))
+    rows: Tensor | None = None, out_rows: Tensor | None = None, factors: Tensor | None = None,
+    bias: Tensor | None = None, **scaled: Any,
+) -> Call:  # fmt: skip
+    epilogue = Epilogue(
+        bias, activation, offs=offs, rows=rows, out_rows=out_rows, factors=factors, **scaled
+    )
+    return Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant)
 
 
-def _scaled_grouped_mm(
+def _scaled(
     a: Tensor, b: Tensor, offs: Tensor, scale_a: Tensor | None, scale_b: Tensor | None,
     blocks_a: Tensor | None, blocks_b: Tensor | None, out_dtype: torch.dtype, use_fast_accum: bool,
-    activation: str | None = None, batch_invariant: bool | None = None,
-    *of_rows: Tensor | None,
-) -> Tensor:  # fmt: skip
-    epilogue = _epilogue(
-        of_rows, activation=activation, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a,
-        blocks_b=blocks_b, fp32_accumulation=not use_fast_accum, offs=offs,
+    *others: Any, **more: Any,
+) -> Call:  # fmt: skip
+    return _asked(
+        a, b, offs, out_dtype, *others, **more, scale_a=scale_a, scale_b=scale_b,
+        blocks_a=blocks_a, blocks_b=blocks_b, fp32_accumulation=not use_fast_accum,
     )  # fmt: skip
-    return products.product(Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant))
 
 
-def _fake(
-    a: Tensor, b: Tensor, offs: Tensor, out_dtype: torch.dtype | None = None,
-    activation: str | None = None, batch_invariant: bool | None = None, *of_rows: Tensor | None,
-) -> Tensor:  # fmt: skip
-    call = Call(a, b, _epilogue(of_rows, activation=activation, offs=offs), out_dtype)
-    checks.check_groups(call)
-    return a.new_empty(call.shape, dtype=out_dtype or output_type(a.dtype))
-
-
-def _scaled_fake(a: Tensor, b: Tensor, offs: Tensor, *others: Any) -> Tensor:
-    return _fake(a, b, offs, others[4], *others[6:])
-
-
-def _register(schema: str, made: Any, fake: Any) -> Any:
-    """Define an operator for the GPU, the emulated one, and tensors without memory."""
-    name = schema.partition("(")[0]
-    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    for key in ("CUDA", "CPU"):  # on the host: emulated
-        _library.impl(name, made, key)
-    found = getattr(torch.ops.triton_ext, name).default
-    torch.library.register_fake(found, fake, lib=_library)
-    arguments = [each.name for each in found._schema.arguments]
-    flops.counted_by(name, flops.of_groups(arguments.index("rows")))
-    return found
-
-
-operator = _register(
-    "grouped_mm(Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None,"
+ARGUMENTS = (
     " str? activation=None, bool? batch_invariant=None, Tensor? rows=None, Tensor? out_rows=None,"
-    " Tensor? factors=None, Tensor? bias=None) -> Tensor",
-    _grouped_mm,
-    _fake,
+    " Tensor? factors=None, Tensor? bias=None) -> Tensor"
 )
-scaled_operator = _register(
+operator = defined_product(
+    "grouped_mm(Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None," + ARGUMENTS,
+    _asked, products.product, None,
+)  # fmt: skip
+scaled_operator = defined_product(
     "scaled_grouped_mm(Tensor a, Tensor b, Tensor offs, Tensor? scale_a, Tensor? scale_b,"
-    " Tensor? blocks_a, Tensor? blocks_b, ScalarType out_dtype, bool use_fast_accum,"
-    " str? activation=None, bool? batch_invariant=None, Tensor? rows=None, Tensor? out_rows=None,"
-    " Tensor? factors=None, Tensor? bias=None) -> Tensor",
-    _scaled_grouped_mm,
-    _scaled_fake,
-)
-torch.library.register_autograd(operator, backward, setup_context=keep, lib=_library)
+    " Tensor? blocks_a, Tensor? blocks_b, ScalarType out_dtype, bool use_fast_accum," + ARGUMENTS,
+    _scaled, products.product, None,
+)  # fmt: skip
+torch.library.register_autograd(operator, backward, setup_context=keep, lib=library)

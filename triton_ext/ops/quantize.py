@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -14,6 +12,7 @@ from triton_ext.kernels.element_types import FP32_SCALE_BLOCK
 from triton_ext.ops.call import Call, is_bare
 from triton_ext.ops.checks import check_kind
 from triton_ext.ops.device import require_gpu
+from triton_ext.ops.operators import defined
 from triton_ext.ops.scales import blocks_of
 from triton_ext.ops.types import FP8_TYPES
 
@@ -121,12 +120,7 @@ def _quantized(
     return made, scales
 
 
-_library = torch.library.Library("triton_ext", "FRAGMENT")
-_library.define(
+_operator = defined(
     "quantize(Tensor x, ScalarType dtype, bool together, bool powers_of_two) -> (Tensor, Tensor)",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
-for _key in ("CUDA", "CPU"):  # on the host: emulated
-    _library.impl("quantize", _quantized, _key)
-torch.library.register_fake("triton_ext::quantize", _empty, lib=_library)
-_operator: Any = torch.ops.triton_ext.quantize.default
+    _quantized, _empty,
+)  # fmt: skip

@@ -6,8 +6,6 @@ where a gradient is asked of them, torch's own operations do. Indices that no ro
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -15,11 +13,10 @@ from triton_ext.compat import LAUNCH_OPTIONS
 from triton_ext.kernels.device.row_sums import add_rows, dot_rows
 from triton_ext.ops.device import require_gpu
 from triton_ext.ops.epilogue import asks_for_gradient
+from triton_ext.ops.operators import defined
 
 AT_A_TIME = 1024
 """Columns that a program reads."""
-
-_library = torch.library.Library("triton_ext", "FRAGMENT")
 
 
 def _sums(x: Tensor, indices: Tensor | None, ends: Tensor | None, factors: Tensor | None) -> Tensor:
@@ -58,13 +55,11 @@ def _fake_dots(x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
     return x.new_empty(len(x), dtype=torch.float32)
 
 
-_library.define("row_sums(Tensor x, Tensor? indices, Tensor? ends, Tensor? factors) -> Tensor")
-_library.define("row_dots(Tensor x, Tensor y, Tensor? rows) -> Tensor")
-for _name, _made, _fake in (("row_sums", _sums, _fake_sums), ("row_dots", _dots, _fake_dots)):
-    for _key in ("CUDA", "CPU"):  # on the host: emulated
-        _library.impl(_name, _made, _key)
-    torch.library.register_fake(f"triton_ext::{_name}", _fake, lib=_library)
-_operators: Any = torch.ops.triton_ext
+_row_sums = defined(
+    "row_sums(Tensor x, Tensor? indices, Tensor? ends, Tensor? factors) -> Tensor",
+    _sums, _fake_sums,
+)  # fmt: skip
+_row_dots = defined("row_dots(Tensor x, Tensor y, Tensor? rows) -> Tensor", _dots, _fake_dots)
 
 
 def taken(x: Tensor, rows: Tensor | None, factors: Tensor | None = None) -> Tensor:
@@ -79,7 +74,7 @@ def taken(x: Tensor, rows: Tensor | None, factors: Tensor | None = None) -> Tens
     if rows is None and factors is None:
         return x
     if not asks_for_gradient(x, factors):
-        made: Tensor = _operators.row_sums(x, rows, None, factors)
+        made: Tensor = _row_sums(x, rows, None, factors)
         return made
     found = x
     if rows is not None:
@@ -106,7 +101,7 @@ def added(x: Tensor, rows: Tensor, count: int, factors: Tensor | None = None) ->
     bounds = torch.arange(count + 1, dtype=torch.int32, device=x.device)
     ends = torch.searchsorted(by_row, bounds, out_int32=True)
     factors = None if factors is None else factors[order]
-    made: Tensor = _operators.row_sums(x, order.int(), ends, factors)
+    made: Tensor = _row_sums(x, order.int(), ends, factors)
     return made
 
 
@@ -120,5 +115,5 @@ def dots(x: Tensor, y: Tensor, rows: Tensor | None = None) -> Tensor:
     """
     if asks_for_gradient(x, y):
         return (x.float() * taken(y, rows).float()).sum(1)
-    made: Tensor = _operators.row_dots(x, y, rows)
+    made: Tensor = _row_dots(x, y, rows)
     return made

@@ -82,44 +82,26 @@ def _letters(output: str, activation: str | None) -> str:
     return output.replace("n", "") if activation in GATES else output
 
 
-@register_sharding(registered.mm)  # type: ignore[untyped-decorator]
-def _mm(
-    a: Any,
-    b: Any,
-    bias: Any = None,
-    out_dtype: torch.dtype | None = None,
-    activation: str | None = None,
-    residual: Any = None,
-    *others: Any,
-) -> list[tuple[Placements, Placements]]:
-    added = _summands("mn", bias, residual)
-    linear = activation is None and out_dtype not in FP8_TYPES
-    return [
-        (out, [*placed, added[0], None, None, added[1], None, None, None])
-        for out, placed, added in _rules(
-            "mn", ("mk", "kn"), added, letters=_letters("mn", activation), linear=linear
-        )
-    ]
+def _product(output: str, factors: tuple[str, str]) -> Any:
+    """The rule of an operator of matrices, or of batches."""
+
+    def rule(
+        a: Any, b: Any, bias: Any = None, out_dtype: torch.dtype | None = None,
+        activation: str | None = None, residual: Any = None, *others: Any,
+    ) -> list[tuple[Placements, Placements]]:  # fmt: skip
+        added = _summands(output, bias, residual)
+        linear = activation is None and out_dtype not in FP8_TYPES
+        letters = _letters(output, activation)
+        return [
+            (out, [*placed, added[0], None, None, added[1], None, None, None])
+            for out, placed, added in _rules(output, factors, added, letters=letters, linear=linear)
+        ]
+
+    return rule
 
 
-@register_sharding(registered.bmm)  # type: ignore[untyped-decorator]
-def _bmm(
-    a: Any,
-    b: Any,
-    out_dtype: torch.dtype | None = None,
-    bias: Any = None,
-    activation: str | None = None,
-    residual: Any = None,
-    *others: Any,
-) -> list[tuple[Placements, Placements]]:
-    added = _summands("bmn", bias, residual)
-    linear = activation is None and out_dtype not in FP8_TYPES
-    return [
-        (out, [*placed, None, added[0], None, added[1], None, None, None])
-        for out, placed, added in _rules(
-            "bmn", ("bmk", "bkn"), added, letters=_letters("bmn", activation), linear=linear
-        )
-    ]
+register_sharding(registered.mm)(_product("mn", ("mk", "kn")))
+register_sharding(registered.bmm)(_product("bmn", ("bmk", "bkn")))
 
 
 @register_sharding(registered.scaled_mm)  # type: ignore[untyped-decorator]

@@ -49,10 +49,10 @@ class Timing(Clock):
         at_once = resident_clusters(self.gpu.multiprocessors, math.prod(launch.cluster))
         chosen = sampled(launch.clusters, at_once)
         alone = independent(run.program, ignored="griddepcontrol")
-        run.together = not alone
+        run.options.together = not alone
         if not self.values:
             run.without_values()
-            run.chosen = chosen if alone else None
+            run.options.chosen = chosen if alone else None
         listing = "" if launch.binary is None else _listing(launch.binary)
         return _Recording(self, chosen, costs(listing, run.program.kernel))
 

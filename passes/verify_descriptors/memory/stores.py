@@ -60,7 +60,6 @@ class StorePattern:
 
     Attributes:
         starts: the first byte of each access.
-        size: bytes of an access.
         rows: the rows that it names if ``stmatrix`` does it; () if that cannot.
     """
 
@@ -74,8 +73,6 @@ class Move:
     """One execution of an operation that moves a tensor to shared memory, to or from tensor memory.
 
     Attributes:
-        operation: the operation.
-        target: the address of the tile.
         when: how many events of the PTX come before.
     """
 
@@ -227,10 +224,7 @@ class Stores:
     """What a thread stores, against what the operations of its partition store.
 
     Args:
-        block: the block that the thread is in.
-        findings: what is found is added to them.
         executed: the moves of the partition, in order.
-        trace: what the thread executes.
         is_whole: whether these are all moves, and the trace is whole.
         last: an instruction of the kernel, to name where the thread stores nothing.
     """

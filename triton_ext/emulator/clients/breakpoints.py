@@ -17,10 +17,11 @@ from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.schedule.observers import Observer, Run
 from triton_ext.emulator.state import lanes as lane_sets
-from triton_ext.emulator.state.block import Cta, Index
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.buffers import Buffer, source_line
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE
+from triton_ext.emulator.state.place import Index
 from triton_ext.emulator.state.stamps import EVENT, GRANULE
 from triton_ext.emulator.units.mbarriers import MBARRIER_BYTES
 from triton_ext.hardware.tensor_memory import TMEM_LANES
@@ -115,7 +116,7 @@ class Stop:
         kind = _ELEMENTS.get(buffer.type.element)
         first = buffer.offset + number * buffer.each
         if buffer.type.space == "tensor":
-            core = self._cta.tensor_core
+            core = self._cta.under_way.tensor_core
             if core is None or kind is None or np.dtype(kind).itemsize != _CELL_BYTES:
                 return None
             written = core.memory.written.whole.reshape(-1, TMEM_LANES // GRANULE)
@@ -213,10 +214,10 @@ class Stop:
         Raises:
             LaunchError: the block has not used tensor memory, or has no such columns.
         """
-        core = self._cta.tensor_core
+        core = self._cta.under_way.tensor_core
         if core is None:
             raise LaunchError("the block has not used tensor memory")
-        most = core.memory.columns
+        most = core.memory.columns.capacity
         if not 0 <= column <= column + columns <= most:
             raise LaunchError(f"columns {column} to {column + columns - 1}: there are {most}")
         words = core.memory.data[:, column : column + columns]

@@ -109,7 +109,7 @@ def _suspicious(kernel: Kernel, steps: tuple[Step, ...], relevant: set[Register]
 
 
 def _writers(cta: Cta, warp: int) -> Writers:
-    return cta.unfenced.setdefault(warp, {_START: ""})
+    return cta.under_way.unfenced.setdefault(warp, {_START: ""})
 
 
 def _tracked(step: Step, relevant: set[Register]) -> Run:

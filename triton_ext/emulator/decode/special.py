@@ -22,12 +22,12 @@ def _of_cta(value: Callable[[Cta], int]) -> Value:
 
 
 def _thread(axis: int) -> Value:
-    return lambda cta, lanes: cta.thread_index[axis][lanes]
+    return lambda cta, lanes: cta.place.threads[axis][lanes]
 
 
 def _lane_mask(mask: Callable[[NDArray[np.uint64]], NDArray[np.uint64]]) -> Value:
     def value(cta: Cta, lanes: Lanes) -> NDArray[Any]:
-        bit = np.uint64(1) << (cta.thread_number[lanes] % WARP_THREADS).astype(np.uint64)
+        bit = np.uint64(1) << (cta.place.number[lanes] % WARP_THREADS).astype(np.uint64)
         return mask(bit) & np.uint64(0xFFFFFFFF)
 
     return value
@@ -46,7 +46,7 @@ def _place(name: str, value: Callable[[Any, int], Any]) -> dict[str, Value]:
 
     def of(axis: int) -> Value:
         return lambda cta, lanes: np.asarray(
-            value(cta.place(axis, lanes), cta.launch.cluster[axis]), np.uint64
+            value(cta.place.along(axis, lanes), cta.launch.cluster[axis]), np.uint64
         )
 
     return {f"%{name}.{letter}": of(axis) for axis, letter in enumerate(_AXES)}
@@ -64,11 +64,11 @@ SPECIAL_REGISTERS: dict[str, Value] = {
     "%cluster_ctarank": _of_cta(lambda cta: cta.rank),
     "%cluster_nctarank": _of_cta(lambda cta: len(cta.cluster.ctas)),
     "%is_explicit_cluster": lambda cta, lanes: np.asarray(len(cta.cluster.ctas) > 1),
-    "%laneid": lambda cta, lanes: cta.thread_number[lanes] % WARP_THREADS,
-    "%warpid": lambda cta, lanes: cta.warp_number[lanes],
+    "%laneid": lambda cta, lanes: cta.place.number[lanes] % WARP_THREADS,
+    "%warpid": lambda cta, lanes: cta.place.number[lanes] // WARP_THREADS,
     "%nwarpid": _of_cta(lambda cta: -(-cta.launch.threads // WARP_THREADS)),
-    "%smid": lambda cta, lanes: np.asarray(cta.processor(lanes), np.uint64),
-    "%nsmid": _of_cta(lambda cta: cta.machine.multiprocessors),
+    "%smid": lambda cta, lanes: np.asarray(cta.place.processor(lanes), np.uint64),
+    "%nsmid": _of_cta(lambda cta: cta.machine.target.capability.multiprocessors),
     "%gridid": _of_cta(lambda cta: 1),
     "%clock": _of_cta(lambda cta: cta.machine.steps & 0xFFFFFFFF),
     "%clock_hi": _of_cta(lambda cta: cta.machine.steps >> 32),

@@ -16,7 +16,8 @@ import numpy as np
 from triton_ext.emulator.errors import LaunchError, MemoryFault, PeerStopped
 from triton_ext.emulator.host.reachable import tensor_memory
 from triton_ext.emulator.host.run import allocation
-from triton_ext.emulator.schedule.machine import Machine, Schedule
+from triton_ext.emulator.schedule.machine import Machine
+from triton_ext.emulator.schedule.schedule import Schedule
 from triton_ext.emulator.schedule.together import Step, Together
 from triton_ext.emulator.state.block import Launch
 from triton_ext.emulator.state.memory import Allocation, Bytes, GlobalMemory

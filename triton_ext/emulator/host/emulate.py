@@ -16,8 +16,9 @@ from triton_ext.emulator.host.entered import current_gpu, entered
 from triton_ext.emulator.host.gpu import EmulatedGpu
 from triton_ext.emulator.host.run import register_buffers
 from triton_ext.emulator.host.scheduling import check_schedules
-from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Schedule
+from triton_ext.emulator.schedule.limits import MAX_STEPS, Limits
 from triton_ext.emulator.schedule.observers import Observer
+from triton_ext.emulator.schedule.schedule import Schedule
 from triton_ext.emulator.state.checks import Checks
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.hardware.architecture import target_number

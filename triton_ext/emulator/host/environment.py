@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.emulator.errors import LaunchError
-from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Schedule
+from triton_ext.emulator.schedule.limits import MAX_STEPS, Limits
+from triton_ext.emulator.schedule.schedule import Schedule
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import KNOWN, target_number
 from triton_ext.tracebacks import show_faults, show_in_a_line

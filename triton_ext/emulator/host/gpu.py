@@ -19,7 +19,8 @@ from triton_ext.emulator.host.run import prepare, register_buffers
 from triton_ext.emulator.host.scheduling import scheduled, start
 from triton_ext.emulator.host.warned import warn_of
 from triton_ext.emulator.instructions import decode
-from triton_ext.emulator.schedule.machine import Limits, Machine
+from triton_ext.emulator.schedule.limits import Limits
+from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.schedule.observers import Observer, combined
 from triton_ext.emulator.state.buffers import named, with_variables
 from triton_ext.emulator.state.checks import DEFAULT_CHECKS, Checks

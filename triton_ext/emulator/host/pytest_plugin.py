@@ -64,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def emulated_gpu(request: pytest.FixtureRequest) -> Iterator[Any]:
     """An emulated GPU that is active during the test: `EmulatedGpu`."""
     from triton_ext.emulator.host.emulate import emulate
-    from triton_ext.emulator.schedule.machine import MAX_STEPS
+    from triton_ext.emulator.schedule.limits import MAX_STEPS
 
     config = request.config
     arch = getattr(request, "param", config.getoption("--emulate"))

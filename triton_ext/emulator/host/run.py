@@ -19,7 +19,8 @@ from triton_ext.emulator.host.scalars import is_number, scalar_bytes
 from triton_ext.emulator.host.scheduling import check_schedules, scheduled, start, unexplained
 from triton_ext.emulator.host.warned import warn_of
 from triton_ext.emulator.instructions import decode
-from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine
+from triton_ext.emulator.schedule.limits import MAX_STEPS, Limits
+from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state.block import Launch
 from triton_ext.emulator.state.checks import DEFAULT_CHECKS, Checks

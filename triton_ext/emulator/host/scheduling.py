@@ -13,9 +13,10 @@ from triton_ext.emulator.clients.schedules.orders import Accesses, Choosing
 from triton_ext.emulator.clients.schedules.peeks import peeks
 from triton_ext.emulator.clients.schedules.verdict import Verdict
 from triton_ext.emulator.errors import LaunchError
-from triton_ext.emulator.schedule.machine import Machine, Schedule
+from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.schedule.observers import combined
 from triton_ext.emulator.schedule.parallel import execute
+from triton_ext.emulator.schedule.schedule import Schedule
 
 
 def check_schedules(
@@ -104,5 +105,5 @@ def start(
         told = schedule.recorder if isinstance(schedule, Guided) else Accesses(schedule)
         own = () if machine.observer is None else (machine.observer,)
         machine.observer = combined([*own, told])
-        machine.failing = peeks(machine.program)  # as when it was found
+        machine.options.failing = peeks(machine.program)  # as when it was found
     execute(machine)

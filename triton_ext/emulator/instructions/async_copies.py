@@ -50,7 +50,7 @@ def _queue(cta: Cta) -> tuple[object, ...]:
 
 def _begin(cta: Cta, agents: Agents, then: Rows) -> Agents:
     """The agents of the warps' copies, which have seen what the warps had at the issue."""
-    copies = cta.copy_agents(agents)
+    copies = cta.agents.copies(agents)
     cta.cluster.clocks.acquire_rows(copies, then)
     return copies
 
@@ -82,7 +82,7 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         lengths = np.broadcast_to(length(cta, lanes), number).astype(np.int64)
         if (lengths > width).any():
             raise MemoryFault(f"cp.async: src-size {int(lengths.max())} is more than {width}")
-        copies = cta.thread_copies
+        copies = cta.under_way.thread_copies
         copies.issued += 1
         copies.last[lanes] = copies.issued
         agents = cta.agents(lanes)
@@ -94,11 +94,11 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         def perform() -> None:
             mine = _begin(cta, agents, then)
             event = cta.cluster.clocks.tick(mine)
-            by_lane = cta.copy_agents(cta.agents_of_lanes(lanes))
+            by_lane = cta.agents.copies(cta.agents.of_lanes(lanes))
             by = accessors.copies(cta, by_lane, event, line)
             values = _source(cta, sources, lengths, width, by)
             # Of one warp's copies, too, the later one comes after those alone that it waited for.
-            issuers = np.searchsorted(agents, cta.agents_of_lanes(lanes))
+            issuers = np.searchsorted(agents, cta.agents.of_lanes(lanes))
             cta.shared.store(targets, values, by_lane, event, seen=then.seen[issuers])
             copies.done += 1
             copies.events.append(event)
@@ -143,7 +143,7 @@ def _source(
 @instruction("cp.async.commit_group", evidence=SILICON, lockstep=True)
 def commit_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> None:
-        copies = cta.thread_copies
+        copies = cta.under_way.thread_copies
         threads = lane_sets.indices(lanes)
         copies.ends[threads, copies.groups[threads] % RING] = copies.last[threads]
         copies.groups[threads] += 1
@@ -153,7 +153,7 @@ def commit_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
 
 def _await(cta: Cta, lanes: Lanes, targets: NDArray[np.int64]) -> Outcome:
     """Wait until the operation of that number, of each lane, is done (0: none)."""
-    copies = cta.thread_copies
+    copies = cta.under_way.thread_copies
     latest = int(targets.max())
     if not latest:
         return None
@@ -164,9 +164,10 @@ def _await(cta: Cta, lanes: Lanes, targets: NDArray[np.int64]) -> Outcome:
     def resume() -> None:
         agents = cta.agents(lanes)
         last = np.zeros(len(agents), np.int64)
-        np.maximum.at(last, np.searchsorted(agents, cta.agents_of_lanes(lanes)), targets)
+        np.maximum.at(last, np.searchsorted(agents, cta.agents.of_lanes(lanes)), targets)
         events = np.array([copies.events[each] for each in last.tolist()])
-        cta.cluster.clocks.acquire_events(agents, cta.copy_agents(agents), events)
+        seen, others = cta.cluster.clocks.seen, cta.agents.copies(agents)
+        seen[agents, others] = np.maximum(seen[agents, others], events)
 
     return Wait(
         lambda: copies.done >= latest,
@@ -183,7 +184,7 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
     pending = number
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
-        copies = cta.thread_copies
+        copies = cta.under_way.thread_copies
         threads = lane_sets.indices(lanes)
         group = copies.groups[threads] - 1 - pending
         targets = np.where(group >= 0, copies.ends[threads, group % RING], 0)
@@ -194,7 +195,7 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
 
 @instruction("cp.async.wait_all", evidence=SILICON, lockstep=True)
 def wait_all(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    return lambda cta, lanes: _await(cta, lanes, cta.thread_copies.last[lanes])
+    return lambda cta, lanes: _await(cta, lanes, cta.under_way.thread_copies.last[lanes])
 
 
 @instruction("cp.async.mbarrier.arrive", evidence=SILICON)
@@ -216,7 +217,7 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 if cta.machine.observer is not None:
                     cta.machine.observer.counts(barrier, "pend", group)
                 barrier.expect_arrivals(lane_sets.count(group))
-        copies = cta.thread_copies
+        copies = cta.under_way.thread_copies
         before = copies.issued
 
         def perform() -> None:
@@ -224,7 +225,7 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             for where, group, _ in groups:
                 clock = clocks.empty()
                 if before:
-                    own = cta.copy_agents(cta.agents(group))
+                    own = cta.agents.copies(cta.agents(group))
                     clock = clocks.of_event(own, copies.events[before], fenced=False)
                 barrier = find(cta, where)
                 barrier.note(ARRIVALS, lane_sets.count(group), at)
@@ -288,7 +289,7 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             clocks = cta.cluster.clocks
             mine = _begin(cta, agents, then)
             event = clocks.tick(mine)
-            by_lane = cta.copy_agents(cta.agents_of_lanes(lanes))
+            by_lane = cta.agents.copies(cta.agents.of_lanes(lanes))
             raw = values.view(np.uint8)
             for rank in np.unique(targets >> RANK_SHIFT).tolist():
                 here = targets >> RANK_SHIFT == rank
@@ -304,7 +305,7 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                     shared.store(where, both, who, event)
             event = clocks.tick(mine)  # after the reads of a reduction
             for barrier_at, group, chosen in by_address(barriers, lanes):
-                own = cta.copy_agents(cta.agents(group))
+                own = cta.agents.copies(cta.agents(group))
                 clock = clocks.of_event(own, event, fenced=False)
                 size = width * int(chosen.sum())
                 brings(cta, barrier_at, size, at)

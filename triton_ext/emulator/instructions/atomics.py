@@ -123,7 +123,7 @@ class _Atomic:
     def _in_global(
         self, cta: Cta, lanes: Lanes, addresses: Array, value: Array, second: Array
     ) -> Array:
-        memory, agents = cta.launch.memory, cta.agents_of_lanes(lanes)
+        memory, agents = cta.launch.memory, cta.agents.of_lanes(lanes)
         memory_order.read_global(cta, agents, addresses, self.order, self.scope)
         by = accessors.threads(cta, lanes, self.scope)
         memory_order.write_global(cta, agents, addresses, self.order, self.scope)
@@ -143,7 +143,7 @@ class _Atomic:
             cta.machine.progress += 1
             cta.machine.changes += 1
         else:
-            warp = int(agents[0]) - cta.first_agent
+            warp = int(agents[0]) - cta.agents.first
             cta.machine.polled(cta, warp, int(addresses[0]), old[0].tobytes())
         return old
 
@@ -151,7 +151,7 @@ class _Atomic:
         self, cta: Cta, lanes: Lanes, addresses: Array, value: Array, second: Array
     ) -> Array:
         ranks, offsets = split_shared(addresses)
-        by_lane = cta.agents_of_lanes(lanes)
+        by_lane = cta.agents.of_lanes(lanes)
         old = np.empty(value.shape, self.dtype)
         for rank in np.unique(ranks):
             here = np.flatnonzero(ranks == rank)

@@ -51,7 +51,7 @@ from triton_ext.ptx.parse import Instruction, immediate
 
 def _threads(cta: Cta, lanes: Lanes) -> list[int]:
     """The threads among the lanes that have issued copies."""
-    known = cta.bulk_groups
+    known = cta.under_way.bulk_groups
     if isinstance(lanes, slice):
         return [thread for thread in known if lanes.start <= thread < lanes.stop]
     return [thread for thread in known if thread in lanes]
@@ -63,7 +63,7 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
     def run(cta: Cta, lanes: Lanes) -> None:
         for thread in _threads(cta, lanes):
-            groups = cta.bulk_groups[thread]
+            groups = cta.under_way.bulk_groups[thread]
             groups.committed.append(groups.open)
             groups.open = []
 
@@ -82,7 +82,7 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
         awaited: list[BulkCopy] = []
         threads = []
         for thread in _threads(cta, lanes):
-            committed = cta.bulk_groups[thread].committed
+            committed = cta.under_way.bulk_groups[thread].committed
             older = committed[: max(0, len(committed) - pending)]
             mine = [copy for group in older for copy in group]
             if mine:
@@ -94,8 +94,8 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
         def ready() -> bool:
             return all(copy.done or (form.reads_only and copy.read) for copy in awaited)
 
-        agents = np.unique(cta.agents_of_lanes(np.array(threads)))
-        waiting = np.isin(cta.agents_of_lanes(lanes), agents)
+        agents = np.unique(cta.agents.of_lanes(np.array(threads)))
+        waiting = np.isin(cta.agents.of_lanes(lanes), agents)
         if not ready() and not waiting.all():
             return Split([lane_sets.select(lanes, waiting), lane_sets.select(lanes, ~waiting)])
 
@@ -105,7 +105,7 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
                 seen = copy.clock if form.reads_only else copy.written
                 cta.cluster.clocks.acquire(agents, seen)
             for thread in threads:
-                groups = cta.bulk_groups[thread]
+                groups = cta.under_way.bulk_groups[thread]
                 keep = len(groups.committed) - pending
                 groups.committed[:keep] = [
                     left for group in groups.committed[:keep]
@@ -130,9 +130,9 @@ def _copy_out(
     clocks = cta.cluster.clocks
     clock = clocks.snapshot(cta.agents(lane))
     queue = ("bulk group", cta.index, thread)
-    unit = cta.bulk_agent(thread // WARP_THREADS)
+    unit = cta.agents.bulk(thread // WARP_THREADS)
     copy = BulkCopy(cta.instruction, clocks.empty(), clocks.empty())
-    cta.bulk_groups[thread].open.append(copy)
+    cta.under_way.bulk_groups[thread].open.append(copy)
 
     def perform() -> None:
         values = read(clock, unit)
@@ -218,16 +218,16 @@ def _copy_in(
     alone = len(targets.barriers) == 1  # else no one waiter has seen that it was read
 
     def perform() -> None:
-        reader = cta.tma_agent(targets.barriers[0])
+        reader = cta.agents.tma(targets.barriers[0])
         values = read(clock, accessors.unit(cta, reader, clock, instruction, noted=alone))
         for address, barrier in zip(targets.addresses, targets.barriers, strict=True):
-            unit = cta.tma_agent(barrier)
+            unit = cta.agents.tma(barrier)
             told = find(cta, barrier, clock=clock)
             if unread is not None:
                 unread(owner(cta, address).shared, address & OFFSET_MASK, size)
             write(address, values, clock, unit, told)
             event = int(clocks.seen[unit, unit])
-            cta.copied_in[unit] = event
+            cta.under_way.copied_in[unit] = event
             signal(cta, barrier, size, clocks.of_event(unit, event), unit)
             if unread is not None:
                 owner(cta, address).shared.unread[event] = instruction
@@ -294,7 +294,7 @@ class _Tensor:
         """For each lane."""
         addresses = _values(self.map, cta, lanes)
         columns = [_values(read, cta, lanes) for read in self.coordinates]
-        agents = cta.agents_of_lanes(lanes).tolist()
+        agents = cta.agents.of_lanes(lanes).tolist()
         offsets = [_values(read, cta, lanes) for read in self.offsets or ()]
         boxes: list[_Box] = []
         for lane, (address, agent, *numbers) in enumerate(
@@ -484,7 +484,7 @@ def _bulk_in(
             where = int(sources[position])
             _check_bulk(size, source=where, destination=targets[position])
             goals = _targets(cta, targets[position], barriers[position], masks[position], False)
-            own = cta.tma_agent(goals.barriers[0])
+            own = cta.agents.tma(goals.barriers[0])
             if cta.machine.observer is not None:
                 outside = where if origin == "global" else -1
                 cta.machine.observer.copies(cta, lane, "load", None, outside, size)

@@ -90,7 +90,8 @@ def format_text(text: str, arguments: _Varargs) -> str:
         elif kind == "p":
             return f"{hex(arguments.take('<u8')):>{width or 0}}"
         elif kind in "aA":
-            return str(float(arguments.take("<f8")).hex())
+            digits = re.sub(r"\.?0*p", "p", float(arguments.take("<f8")).hex())
+            return f"{digits if kind == 'a' else digits.upper():>{width or 0}}"
         elif kind in "eEfFgG":
             value = arguments.take("<f8")
         else:

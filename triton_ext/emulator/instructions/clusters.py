@@ -38,12 +38,13 @@ def cluster_arrive(at: Instruction, modifiers: Modifiers, operands: Operands) ->
     def run(cta: Cta, lanes: Lanes) -> None:
         clocks, agents = cta.cluster.clocks, cta.agents(lanes)
         if not relaxed:
-            clocks.release_arrivals(agents)
-        clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
+            clocks.remote.release(agents)
+        clock = clocks.relaxed.published(agents) if relaxed else clocks.snapshot(agents)
         withheld = None
         if relaxed:
             why = "releases nothing: .release, or fence.acq_rel.cluster before it,"
-            withheld = clocks.withhold(agents, at, why)
+            withheld = clocks.snapshot(agents).seen
+            clocks.missing.withhold(withheld, at, why)
         barrier = cta.cluster.barrier
         if cta.machine.observer is not None:
             cta.machine.observer.arrives(cta, lanes, barrier, barrier.generation, True)
@@ -142,7 +143,7 @@ def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
                 ranks = range(len(cta.cluster.ctas)) if everywhere else [where >> RANK_SHIFT]
                 for rank in ranks:
                     there = (rank << RANK_SHIFT) + (signals & OFFSET_MASK)
-                    unit = cta.tma_agent(there)
+                    unit = cta.agents.tma(there)
                     shared, offset = owner(cta, there).shared, where & OFFSET_MASK
                     shared.bulk_write(offset, answer.view(np.uint8), clock, unit, name=_NAME)
                     shared.check_reads_fenced(offset, RESPONSE_BYTES, clock, _NAME)

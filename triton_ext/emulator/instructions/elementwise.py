@@ -280,8 +280,8 @@ def _single(function: Function, reads: Sequence[Reader], write: Writer) -> Run:
 
 
 def _read_carry(cta: Cta, lanes: Lanes) -> Array:
-    return cta.carry[lanes]
+    return cta.files["carry"][lanes]
 
 
 def _write_carry(cta: Cta, lanes: Lanes, value: Any) -> None:
-    cta.carry[lanes] = value
+    cta.files["carry"][lanes] = value

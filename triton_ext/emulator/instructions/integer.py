@@ -70,6 +70,13 @@ def _multiply_add(form: Variant) -> Function:
     return lambda a, b, c: product(a, b) + c
 
 
+def _parts(value: Array, kind: str) -> Array:
+    """The bytes or halves of words, in a last dimension, as int64."""
+    raw = np.ascontiguousarray(value).reshape(-1, 1).view(kind).astype(np.int64)
+    parts: Array = raw.reshape(*np.shape(value), -1)
+    return parts
+
+
 def _dot_product(form: Variant) -> Function:
     """c + the dot product of four bytes and four (``dp4a``), or two halves and two (``dp2a``)."""
     signed = {"s32": "i", "u32": "u"}
@@ -77,13 +84,23 @@ def _dot_product(form: Variant) -> Function:
     narrow = signed[form.second] + "1"
     chosen = {"lo": slice(0, 2), "hi": slice(2, 4)}.get(form.one_of(("lo", "hi")), slice(0, 4))
 
-    def parts(value: Array, kind: str) -> Any:
-        raw = np.ascontiguousarray(value).reshape(-1, 1).view(kind).astype(np.int64)
-        return raw.reshape(*np.shape(value), -1)
+    def function(a: Array, b: Array, c: Array) -> Array:
+        products = _parts(a, wide) * _parts(b, narrow)[..., chosen]
+        return np.asarray((products.sum(axis=-1) + c.astype(np.int64)).astype(c.dtype))
+
+    return function
+
+
+def _differences(form: Variant) -> Function:
+    """|a - b| of each byte (``vabsdiff4``) or half (``vabsdiff2``), or c + the sum of them. (No
+    mask is read, so that c is used in sums alone.)"""
+    kind = "u1" if form.opcode == "vabsdiff4" else "u2"
 
     def function(a: Array, b: Array, c: Array) -> Array:
-        products = parts(a, wide) * parts(b, narrow)[..., chosen]
-        return np.asarray((products.sum(axis=-1) + c.astype(np.int64)).astype(c.dtype))
+        each = np.abs(_parts(a, kind) - _parts(b, kind))
+        if "add" in form:
+            return np.asarray((each.sum(axis=-1) + c.astype(np.int64)).astype(c.dtype))
+        return np.asarray(each.astype(kind).view(c.dtype)[..., 0])
 
     return function
 
@@ -345,6 +362,8 @@ ROWS = (
     Row(SILICON, "dp2a", "lo|hi", "u32", "u32 = b32, b32, u32", second="u32", make=_dot_product),
     Row(SILICON, "dp2a", "lo|hi", "u32 s32", "s32 = b32, b32, s32", second="u32 s32",
         make=_dot_product),
+    Row(DOCUMENT, "vabsdiff2 vabsdiff4", "u32 add?", "u32", "u32 = u32, u32, u32", second="u32",
+        make=_differences),
     # PTX ISA 9.7.2, "Extended-Precision Integer Arithmetic Instructions"
     Row(SILICON, "add sub", "cc", _WORDS, "b|cc = b, b", make=_carrying),
     Row(SILICON, "addc subc", "cc?", f"u16 s16 {_WORDS}", "b|cc = b, b, cc", make=_carrying),

@@ -66,7 +66,7 @@ def init(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
     def run(cta: Cta, lanes: Lanes) -> None:
         counts = _numbers(count, cta, lanes)
-        agents = cta.agents_of_lanes(lanes)
+        agents = cta.agents.of_lanes(lanes)
         threads = lane_sets.indices(lanes)
         for lane, where in enumerate(address(cta, lanes)):
             initialise(cta, int(where), int(counts[lane]), int(agents[lane]), int(threads[lane]))
@@ -81,7 +81,7 @@ def inval(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     address = _address(at, modifiers.form(MbarrierOperation), operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        agents = cta.agents_of_lanes(lanes)
+        agents = cta.agents.of_lanes(lanes)
         for lane, where in enumerate(address(cta, lanes)):
             find(cta, int(where), int(agents[lane]))
             _tell(cta, lanes, lane, int(where), "inval")
@@ -130,14 +130,15 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             narrow = form.scope != "cluster" and far
             narrow = narrow and (relaxed or not cta.takes(REMOTE_SCOPE, group))
             if not narrow and not relaxed and (far or form.scope == "cluster"):
-                clocks.release_arrivals(agents)
+                clocks.remote.release(agents)
             event = clocks.tick(agents)
             if far:
                 for agent in agents.tolist():
                     arrives_from_afar(cta, where, agent, event)
-            clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
+            clock = clocks.relaxed.published(agents) if relaxed else clocks.snapshot(agents)
             if narrow:
-                clocks.withhold(agents, at, "releases at .cta scope: .release.cluster")
+                why = "releases at .cta scope: .release.cluster"
+                clocks.missing.withhold(clocks.snapshot(agents).seen, at, why)
                 clock = clocks.empty()
             mine = numbers[chosen]
             counts = np.ones_like(mine) if expects else mine
@@ -213,7 +214,7 @@ def _completed(barrier: MBarrier, token: int, by_parity: bool) -> bool:
     """Whether the phase that a wait names has completed. Raises BarrierFault: a state older than
     the phase before the current one."""
     if by_parity:
-        return barrier.passed(token)
+        return barrier.phase & 1 != token & 1  # the current one's differs from it
     phase = token >> _PENDING_BITS
     if not barrier.phase - 1 <= phase <= barrier.phase:
         raise BarrierFault(
@@ -244,19 +245,21 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         clocks = cta.cluster.clocks
         phase = barrier.phase - 1 if by_parity else token >> _PENDING_BITS
         barrier.awaited = max(barrier.awaited, phase + 1)
-        for warp in lane_sets.warps(lanes).tolist() if phase < 0 or cta.let_through else ():
-            cta.let_through.pop(warp, None)
+        for warp in (
+            lane_sets.warps(lanes).tolist() if phase < 0 or cta.under_way.let_through else ()
+        ):
+            cta.under_way.let_through.pop(warp, None)
             if phase < 0:
-                cta.let_through[warp] = at, barrier.name
+                cta.under_way.let_through[warp] = at, barrier.name
         if cta.machine.observer is not None:
             cta.machine.observer.awaits(cta, lanes, barrier, phase, at)
         if relaxed:
-            clocks.observe(cta.agents(lanes), barrier.released)
+            clocks.relaxed.observe(cta.agents(lanes), barrier.released)
         else:
             clocks.acquire(cta.agents(lanes), barrier.released)
 
     def test(cta: Cta, lanes: Lanes) -> Outcome:
-        if at.line in cta.machine.passing:
+        if at.line in cta.machine.options.passing:
             write(cta, lanes, np.asarray(True))
             return None
         wheres = address(cta, lanes)
@@ -273,9 +276,9 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 acquire(cta, lane_sets.select(group, done[chosen]), barrier, int(named[0]))
             for warp in lane_sets.warps(group).tolist():
                 if all(passed.values()):
-                    cta.polled.pop(warp, None)
+                    cta.under_way.polled.pop(warp, None)
                 else:
-                    cta.polled[warp] = _why(barrier, int(named[0]), by_parity)
+                    cta.under_way.polled[warp] = _why(barrier, int(named[0]), by_parity)
         write(cta, lanes, done)
         return None
 
@@ -288,10 +291,10 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             return Split([lane_sets.select(lanes, same), lane_sets.select(lanes, ~same)])
         barrier = _found(cta, where, cta.agents(lanes))
 
-        if at.line in cta.machine.passing:
+        if at.line in cta.machine.options.passing:
             write(cta, lanes, np.asarray(True))
             return None
-        if at.line in cta.machine.failing:
+        if at.line in cta.machine.options.failing:
             if cta.machine.observer is not None:
                 cta.machine.observer.asks(cta, lanes, barrier, named)
             write(cta, lanes, np.asarray(False))

@@ -160,7 +160,7 @@ def load_bytes(
         cta.machine.observer.access(cta, lanes, space, addresses, width, "load")
     if space in ("global", "const"):
         if order:
-            agents = cta.agents_of_lanes(lanes)
+            agents = cta.agents.of_lanes(lanes)
             memory_order.read_global(cta, agents, addresses, order, scope)
         by = accessors.threads(cta, lanes, scope) if space == "global" else None
         try:
@@ -168,12 +168,12 @@ def load_bytes(
         except MemoryFault as fault:
             raise _blamed(fault, cta, lanes) from None
         if order:
-            warp = int(agents[0]) - cta.first_agent
+            warp = int(agents[0]) - cta.agents.first
             cta.machine.polled(cta, warp, int(addresses[0]), values[0].tobytes())
         return values
     if space == "shared":
         ranks, offsets = split_shared(addresses)
-        agents = cta.agents_of_lanes(lanes)
+        agents = cta.agents.of_lanes(lanes)
         if not order and (ranks == cta.rank).all():
             try:
                 return cta.shared.load(offsets, width, agents, lane_sets.indices(lanes), origins)
@@ -280,7 +280,7 @@ def store_bytes(
         cta.machine.changes += 1
         by = accessors.threads(cta, lanes, scope)
         if order:
-            agents = cta.agents_of_lanes(lanes)
+            agents = cta.agents.of_lanes(lanes)
             memory_order.write_global(cta, agents, addresses, order, scope)
         try:
             cta.launch.memory.store(addresses, values, by)
@@ -288,7 +288,7 @@ def store_bytes(
             raise _blamed(fault, cta, lanes) from None
     elif space == "shared":
         ranks, offsets = split_shared(addresses)
-        agents = cta.agents_of_lanes(lanes)
+        agents = cta.agents.of_lanes(lanes)
         event = cta.cluster.clocks.tick(cta.agents(lanes))
         for rank in [cta.rank] if (ranks == cta.rank).all() else np.unique(ranks):
             here = ranks == rank

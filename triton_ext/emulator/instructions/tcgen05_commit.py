@@ -51,7 +51,7 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         for thread, target, chosen in zip(
             lane_sets.indices(lanes).tolist(), targets.tolist(), masks, strict=True
         ):
-            agent = cta.first_agent + thread // WARP_THREADS
+            agent = cta.agents.first + thread // WARP_THREADS
             cta.cluster.clocks.tick(np.array([agent]))
             arrival = _arrival(cta, thread, _barriers(cta, target, chosen), at)
             issue_commit(cta, thread, group, arrival)
@@ -74,7 +74,7 @@ def _barriers(cta: Cta, address: int, mask: int | None) -> list[int]:
 def _arrival(
     cta: Cta, thread: int, addresses: list[int], at: Instruction
 ) -> Callable[[Clock], None]:
-    unit, far = cta.unit_agent(UNIT), any(each >> RANK_SHIFT != cta.rank for each in addresses)
+    unit, far = cta.agents.unit(UNIT), any(each >> RANK_SHIFT != cta.rank for each in addresses)
 
     def arrive(clock: Clock) -> None:
         event = int(clock.seen[unit])
@@ -118,7 +118,7 @@ def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
     def run(cta: Cta, lanes: Lanes) -> None:
         clocks, agents = cta.cluster.clocks, cta.agents(lanes)
-        clocks.fence(agents)
+        clocks.relaxed.fence(agents)
         if after:
             clocks.tensor.update((each, clocks.seen[each].copy()) for each in agents.tolist())
 

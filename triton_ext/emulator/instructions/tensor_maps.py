@@ -103,7 +103,7 @@ def copy_and_release(at: Instruction, modifiers: Modifiers, operands: Operands) 
             check_alignment(where)
             cta.machine.tensor_maps[where] = MadeTensorMap()
         _store(cta, lanes, "global", targets, data)
-        cta.cluster.clocks.fence(cta.agents(lanes))
+        cta.cluster.clocks.relaxed.fence(cta.agents(lanes))
 
     return run
 

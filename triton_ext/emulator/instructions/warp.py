@@ -18,7 +18,7 @@ from triton_ext.emulator.decode.evidence import COMPILED, DOCUMENT, SILICON
 from triton_ext.emulator.decode.flow import Flow, handled
 from triton_ext.emulator.decode.operands import Operands, Reader, Writer
 from triton_ext.emulator.decode.step import Outcome, Park, Run
-from triton_ext.emulator.errors import ConvergenceFault, EmulationError, UnsupportedInstruction
+from triton_ext.emulator.errors import ConvergenceFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.moves import note_unwritten_load
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
@@ -165,6 +165,18 @@ def _together(at: Instruction, operands: Operands) -> Callable[[Cta, Lanes, Rows
         undefined.put_all(targets, lanes, origins)
 
     return follow
+
+
+def _by_groups(rows: Rows, masks: Array, each: Callable[[Array], Array]) -> Array:
+    """What lanes of a warp get that reduce, or elect, together: those that give one mask, as tiles
+    of cooperative groups do. `each`: (warps, 32), who is of the group -> (warps, 1) or more."""
+    if (masks == masks[:, :1])[rows.present].all():
+        return each(rows.present & ((masks & _BIT) != 0))
+    groups = [rows.present & (masks == mask) for mask in np.unique(masks[rows.present])]
+    result = each(groups[0])
+    for group in groups[1:]:
+        result = np.where(group, each(group), result)
+    return result
 
 
 def _everyone(mask: str) -> bool:
@@ -392,8 +404,7 @@ def elect(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         raise UnsupportedInstruction("its predicate is missing", at)
 
     def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
-        candidates = rows.present & ((masks & _BIT) != 0)
-        leader = candidates.argmax(axis=1)[:, None]
+        leader = _by_groups(rows, masks, lambda group: group.argmax(axis=1)[:, None])
         write(cta, lanes, rows.lanes(leader.astype(np.uint32)))
         write_p(cta, lanes, rows.lanes(leader == _LANE))
 
@@ -433,9 +444,8 @@ def reduce(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
         follow(cta, lanes, rows, masks)
         values = rows.of(read(cta, lanes))
-        if (masks != masks[:, :1])[rows.present].any():
-            raise EmulationError("redux.sync: the lanes of a warp give different member masks")
-        write(cta, lanes, rows.lanes(combine(values, rows.present & ((masks & _BIT) != 0))))
+        result = _by_groups(rows, masks, lambda group: combine(values, group))
+        write(cta, lanes, rows.lanes(result))
 
     return _by_members(read_mask, execute)
 

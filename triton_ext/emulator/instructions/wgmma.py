@@ -227,8 +227,8 @@ class _Multiply:
     ) -> None:
         """The tensor cores do it."""
         form = self.form
-        unit = cta.warpgroup_agent(lanes.start // WARP_THREADS)
-        if not cta.machine.values:
+        unit = cta.agents.warpgroup(lanes.start // WARP_THREADS)
+        if not cta.machine.options.values:
             product.event = cta.cluster.clocks.unit_event(unit)
             return
         codes: NDArray[Any]

@@ -62,8 +62,8 @@ class Liveness:
     # ------------------------------------------------------------------ states of warps
 
     def look(self, changes: int, states: set[tuple[int, ...]]) -> None:
-        """See how the warps are after a turn: `Machine.states`. `changes`: how much has changed by
-        now that others could wait for."""
+        """See how the warps are after a turn: `Residents.states`. `changes`: how much has changed
+        by now that others could wait for."""
         if changes != self._changes:
             self.renew()
             self._changes = changes

@@ -7,22 +7,22 @@ from typing import Any, Protocol
 
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.decode.step import Step
-from triton_ext.emulator.state.block import AccessObserver, AsyncOperation, Cta, Gpu
+from triton_ext.emulator.state.block import AccessObserver, AsyncOperation, Cta, Launch, Options
 from triton_ext.emulator.state.lanes import Lanes
 
 
-class Run(Gpu, Protocol):
+class Run(Protocol):
     """A launch that is about to run, and what an observer may ask of it then.
 
     Attributes:
         program: the kernel.
-        together: as many clusters run side by side as there is room for, as on a GPU.
-        chosen: the clusters that run, by their numbers; None for all.
+        launch, options, counts: see `triton_ext.emulator.state.block.Gpu`.
     """
 
     program: Program
-    together: bool
-    chosen: Sequence[int] | None
+    launch: Launch
+    options: Options
+    counts: list[int]
 
     def without_values(self) -> None:
         """Leave out what only computes values of products: outputs are garbage then."""

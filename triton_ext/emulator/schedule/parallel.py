@@ -61,7 +61,7 @@ def execute(machine: Machine) -> None:
     EmulationError: what the kernel does wrong."""
     clusters = range(machine.launch.clusters)
     progress = _Progress(machine.program.kernel.name, len(clusters))
-    machine.on_cluster = progress.advance
+    machine.options.on_cluster = progress.advance
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 0
     workers = min(cores, len(clusters) - 1)
     try:
@@ -99,16 +99,16 @@ def _first_and_rest(
     machine.run(clusters[:1])
     rest = clusters[1:]
     worth = (time.perf_counter() - began) * len(rest) >= WORTH_FORKING
-    machine.lockstep = blocks if worth else 1
+    machine.options.lockstep = blocks if worth else 1
     forked = None
     if worth and (workers > 1 or blocks > 1):
         forked = _fork(machine, rest, workers, progress)
-    suspects = list(rest if forked is None and machine.lockstep > 1 else forked or ())
+    suspects = list(rest if forked is None and machine.options.lockstep > 1 else forked or ())
     if suspects:
         memory.put_back()
     elif forked is None:
         machine.run(rest)
-    memory.replaced, machine.lockstep = None, 1
+    memory.replaced, machine.options.lockstep = None, 1
     return suspects
 
 
@@ -298,8 +298,8 @@ def _work(machine: Machine, clusters: Sequence[int], writer: int) -> None:
     except EmulationError as error:
         unknown = isinstance(error, MemoryFault) and may_find
         answer = _Answer(not unknown, machine.steps - before, error, taken=machine.taken)
-        if machine.lockstep > 1 and not isinstance(error, LimitReached):
-            answer = _Answer(suspects=machine.running)
+        if machine.options.lockstep > 1 and not isinstance(error, LimitReached):
+            answer = _Answer(suspects=machine.residents.numbers)
     finally:
         print(end="", flush=True)
         with os.fdopen(writer, "wb") as out:

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from triton_ext.emulator.errors import Deadlock, EmulationError, PeerStopped
-from triton_ext.emulator.schedule.machine import SHORT, Machine, Schedule
+from triton_ext.emulator.schedule.machine import SHORT, Machine
+from triton_ext.emulator.schedule.schedule import Schedule
 
 LONG = 512
 """Instructions that a block runs at most in a turn."""
@@ -392,7 +393,7 @@ class Together:
             found = []
             for running in live:
                 try:
-                    text = str(running.machine.deadlock())
+                    text = str(running.machine.residents.deadlock())
                 except EmulationError as fault:  # one that says more
                     text = str(fault)
                 found.append(f"device {running.device}: {text}")

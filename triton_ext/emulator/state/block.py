@@ -8,67 +8,32 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.agents import BlockAgents, agent_name, agents_of_block
 from triton_ext.emulator.state.barriers import ClusterBarrier, MBarrier, NamedBarrier
 from triton_ext.emulator.state.buffers import Buffer
 from triton_ext.emulator.state.checks import DEFAULT_CHECKS, Checks
 from triton_ext.emulator.state.clocks import Agents, Clock, Clocks, Foreign
-from triton_ext.emulator.state.in_flight import (
-    Arrival,
-    BulkGroups,
-    PairAllocation,
-    TensorCore,
-    ThreadCopies,
-    WarpProducts,
-)
+from triton_ext.emulator.state.in_flight import PairAllocation, UnderWay
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.leniencies import RELAXED_BARRIER, Leniency, Taken
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, GlobalMemory, LocalMemory
+from triton_ext.emulator.state.place import Index, Place
 from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.stamps import AGENT, EVENT
-from triton_ext.emulator.state.storage import Register, Storage, Symbol, register_file
+from triton_ext.emulator.state.storage import Storage, Symbol, register_file
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.state.undefined import UndefinedRegisters, UnwrittenLoads
 from triton_ext.hardware.architecture import WARP_THREADS, Target
-from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
 from triton_ext.ptx.parse import Instruction
-
-Index = tuple[int, int, int]
-"""(x, y, z) of a block in its grid, or their number along each axis."""
-
-TMA_CHANNELS = 20
-UNITS = ("tensor core", *("tma" for _ in range(TMA_CHANNELS)))
-"""The asynchronous units of a block: agents of their own. The TMA unit has several, so that who
-waits for one barrier has not seen what another one tracks. Each warp's own asynchronous copies
-(``cp.async``, ``st.async``) have an agent, too, its bulk copies out of shared memory have one, and
-each warpgroup's products (``wgmma``)."""
-
-
-def agents_of_block(warps: int) -> int:
-    """How many agents a block has: warps, copies of each, units, products of each warpgroup."""
-    return 3 * warps + len(UNITS) - (-warps // WARPGROUP_WARPS)
-
-
-def agent_name(own: int, warps: int) -> str:
-    """In words, from the agent's number in its block."""
-    if own < warps:
-        return f"warp {own}"
-    if own < 2 * warps:
-        return f"the asynchronous copies of warp {own - warps}"
-    if own < 3 * warps:
-        return f"the tma unit, for warp {own - 2 * warps}"
-    own -= 3 * warps
-    if own < len(UNITS):
-        return f"the {UNITS[own]} unit"
-    return f"a product of warpgroup {own - len(UNITS)}"
 
 
 @dataclass(frozen=True)
@@ -220,52 +185,79 @@ class AccessObserver:
         """
 
 
-class Gpu(Protocol):
+@dataclass
+class Options:
+    """What is asked of a run, besides its order.
+
+    Attributes:
+        chosen: the clusters that run, by their numbers; None for all.
+        values: whether the products of the tensor cores are computed.
+        together: as many clusters run side by side as there is room for, as on a GPU; else the next
+            one starts when the first has to wait.
+        lockstep: how many blocks run as one: see `triton_ext.emulator.schedule.batches`.
+        failing: the lines of ``mbarrier.try_wait`` that give up at once.
+        passing: the lines of waits for an mbarrier that do not wait.
+        on_cluster: called when a cluster is done.
+    """
+
+    chosen: Sequence[int] | None = None
+    values: bool = True
+    together: bool = False
+    lockstep: int = 1
+    failing: frozenset[int] = frozenset()
+    passing: frozenset[int] = frozenset()
+    on_cluster: Callable[[], None] = lambda: None
+
+
+class Gpu(ABC):
     """The machine that runs a launch, as its blocks and their instructions see it.
 
     Attributes:
         launch: what is running.
+        target: what the kernel was compiled for.
+        observer: told of what happens, or None.
+        fenced: whether the program, or what its authors wrote it in, has tcgen05.fence.
+        options: what is asked of the run.
         steps: instructions executed so far: the clock that a kernel can read.
         progress: to be increased with every change that another thread could wait for.
-        changes: with every one of global memory, that another GPU could wait for.
-        target: what the kernel was compiled for.
-        multiprocessors: their number.
+        changes: with every one of global memory, or of what is under way, that another GPU could
+            wait for.
         counts: how often each instruction of the program was executed.
-        values: whether the products of wgmma are computed.
         tensor_maps: those that the kernel has made, by address.
         taken: what was undefined and run as hardware runs it, by the rule's name.
-        fenced: whether the program, or what its authors wrote it in, has tcgen05.fence.
-        failing: the lines of ``mbarrier.try_wait`` that give up at once.
-        passing: the lines of waits for an mbarrier that do not wait.
         global_order: a `triton_ext.emulator.units.global_order.GlobalOrder`, or None.
     """
 
-    launch: Launch
-    global_order: Any
-    steps: int
-    progress: int
-    changes: int
-    target: Target
-    multiprocessors: int
-    counts: list[int]
-    values: bool
-    tensor_maps: dict[int, MadeTensorMap]
-    taken: dict[str, Taken]
-    fenced: bool
-    failing: frozenset[int]
-    passing: frozenset[int]
+    def __init__(
+        self,
+        launch: Launch,
+        target: Target,
+        observer: AccessObserver | None,
+        fenced: bool,
+        options: Options,
+    ) -> None:
+        self.launch, self.target, self.fenced, self.options = launch, target, fenced, options
+        self.observer: Any = observer
+        self.progress = self.changes = 0
+        self.tensor_maps: dict[int, MadeTensorMap] = {}
+        self.global_order: Any = None
+        self.reset(0)
 
-    @property
-    def observer(self) -> AccessObserver | None:
-        """Told of what happens."""
+    def reset(self, instructions: int) -> None:
+        """Know nothing of what has run, of a program with so many instructions."""
+        self.steps, self.counts = 0, [0] * instructions
+        self.taken: dict[str, Taken] = {}
 
+    @abstractmethod
     def issue(self, operation: AsyncOperation) -> None:
         """Take an operation over; it is performed now or later, as the schedule says."""
 
+    @abstractmethod
     def polled(self, cta: Cta, warp: int, address: int, value: bytes) -> None:
         """A warp has asked an address in global memory that others may write, or change."""
 
-    def take_cluster(self, asking: Cluster | None = None) -> int | None:
+    @abstractmethod
+    def take_cluster(self, asking: Cluster) -> int | None:
         """Take the next cluster that has not started off the grid: its number, if there is one; for
         the one that asks."""
 
@@ -326,7 +318,16 @@ class Cluster:
         self.pairs: defaultdict[int, PairAllocation] = defaultdict(PairAllocation)
 
     def _blocks(self) -> list[Cta]:
-        return [Cta(self, index, rank) for rank, index in enumerate(self.indices)]
+        launch, first = self.machine.launch, self.number * len(self.indices)
+        size, gpu = SHARED_BASE + launch.shared_bytes, self.machine.target.capability
+        places = [
+            Place(index, launch.block, (first + rank) % gpu.multiprocessors)
+            for rank, index in enumerate(self.indices)
+        ]
+        return [
+            Cta(self, rank, place, SharedMemory(size, self.clocks))
+            for rank, place in enumerate(places)
+        ]
 
     def agent_name(self, agent: int) -> str:
         """In words."""
@@ -340,120 +341,50 @@ class Cta:
 
     Attributes:
         machine, cluster, launch: what it runs in.
-        index: (x, y, z) in the grid.
+        place: where it is in the grid; `index`: (x, y, z) there.
         rank: in the cluster.
         threads, warps: their number.
-        thread_number, thread_index: (threads,): 0, 1, ...; and (x, y, z) of these arrays.
-        warp_number: (threads,): whose warp each thread is of.
-        first_agent, agents_each: its agents' numbers begin here, and are so many.
+        agents: the numbers of its warps and units in the cluster's clocks.
         live: (threads,): which threads have not exited; `finished`: none is left.
         exited: what those had seen that have exited.
         files: the registers, by type: rows of threads.
-        carry: (threads,): the carry flags of extended-precision arithmetic.
         shared, local: its memory.
         undefined: the registers whose values come from memory that nothing wrote.
         barriers: the numbered barriers in use.
         mbarriers: those in its shared memory that are initialised, by their offsets.
-        in_flight: registers that asynchronous instructions still read or write, by warp.
-        arriving: loads whose registers may be named at any time, by warp; that completes them.
-        unawaited: the instructions that have used what such a load was still to bring.
-        products: each warp's products (wgmma).
-        unfenced: the registers that each warp has written since its last wgmma.fence, and the PTX
-            line that wrote them: see `triton_ext.emulator.decode.register_fences`.
-        bulk_groups: the copies out of shared memory of each thread that has issued one.
-        copied_in: the last event of each TMA agent that has copied into the cluster's memory.
-        thread_copies: cp.async.
-        tensor_core: what tcgen05 instructions share; None before the first.
+        under_way: what its instructions have started, or wait for.
         instruction: the one that is being executed.
-        polled: what each warp has asked for, and not got: in words, or a global address and what it
-            held.
-        let_through: the last wait of a warp, and the mbarrier's name, if no phase was complete yet.
     """
 
-    def __init__(self, cluster: Cluster, index: Index, rank: int) -> None:
-        self.cluster, self.index, self.rank = cluster, index, rank
-        self.machine = cluster.machine
+    def __init__(self, cluster: Cluster, rank: int, place: Place, shared: SharedMemory) -> None:
+        self.cluster, self.rank, self.place = cluster, rank, place
+        self.index, self.machine = place.index, cluster.machine
         self.launch = self.machine.launch
-        storage = self.launch.storage
-        self.threads = cluster.threads
+        storage, self.threads = self.launch.storage, cluster.threads
         self.warps = -(-self.threads // WARP_THREADS)
-        number = cluster.number * len(cluster.indices) + rank
-        self.multiprocessor = number % self.machine.multiprocessors
-        self.thread_number: NDArray[np.intp] = np.arange(self.threads)
-        own, (x, y, _) = self.thread_number % self.launch.threads, self.launch.block
-        self.thread_index = own % x, own // x % y, own // (x * y)
-        self.warp_number = own // WARP_THREADS
         self.live = np.ones(self.threads, np.bool_)
         self.exited = cluster.clocks.empty()
         self.finished = False
-        self.agents_each = agents_of_block(self.warps)
-        self.first_agent = rank * self.agents_each
-        self._channels: dict[int, int] = {}
-        self._agents: dict[tuple[int, int, bool], Agents] = {}
+        self.agents = BlockAgents(rank, self.warps)
         self.files = register_file(storage.counts, self.threads)
-        self.carry = np.zeros(self.threads, np.bool_)
-        self.shared = self._shared()
-        self.shared.agent_name = cluster.agent_name
-        self.shared.excused = self._excused
-        self.shared.undefined = cluster.unwritten_loads.fault
+        self.shared = shared
+        shared.agent_name = cluster.agent_name
+        shared.excused = functools.partial(_excused, self)
+        shared.undefined = cluster.unwritten_loads.fault
         self.undefined = UndefinedRegisters(self.threads, cluster.unwritten_loads)
         if self.machine.observer is not None:
-            self.shared.moved = functools.partial(self.machine.observer.moved, self)
+            shared.moved = functools.partial(self.machine.observer.moved, self)
         self.local = LocalMemory(self.threads, storage.local_bytes)
         self.barriers: dict[int, NamedBarrier] = {}
         self.mbarriers: dict[int, MBarrier] = {}
-        self.in_flight: dict[int, set[Register]] = {}
-        self.arriving: dict[int, list[Arrival]] = {}
-        self.unawaited: set[Instruction] = set()
-        self.products: defaultdict[int, WarpProducts] = defaultdict(WarpProducts)
-        self.unfenced: dict[int, dict[Register | str, str]] = {}
-        self.bulk_groups: defaultdict[int, BulkGroups] = defaultdict(BulkGroups)
-        self.copied_in: dict[int, int] = {}
-        self.tensor_core: TensorCore | None = None
+        self.under_way = UnderWay(self.threads)
         self.instruction: Instruction | None = None
-        self.polled: dict[int, str | tuple[int, bytes]] = {}
-        self.let_through: dict[int, tuple[Instruction, str]] = {}
-
-    def _shared(self) -> SharedMemory:
-        return SharedMemory(SHARED_BASE + self.launch.shared_bytes, self.cluster.clocks)
-
-    def place(self, axis: int, lanes: Lanes) -> Any:
-        """The x, y or z of the lanes' block: one for all, or (lanes,)."""
-        return self.index[axis]
-
-    def processor(self, lanes: Lanes) -> Any:
-        """The number of the multiprocessor that the lanes run on, likewise."""
-        return self.multiprocessor
-
-    def blocks_of(self, lanes: Lanes) -> int:
-        """The number of blocks that have a lane in the set."""
-        return 1
-
-    @functools.cached_property
-    def thread_copies(self) -> ThreadCopies:
-        return ThreadCopies(self.threads)
 
     def issue(
         self, lanes: Lanes, queue: tuple[object, ...] | None, perform: Callable[[], None]
     ) -> None:
         """Hand work of the instruction that is being executed to an asynchronous unit."""
         self.machine.issue(AsyncOperation(queue, perform, self.instruction, self, lanes))
-
-    def _excused(
-        self, readers: Agents, written: NDArray[np.int64], late: NDArray[np.bool_]
-    ) -> bool:
-        """Whether relaxed barriers of the cluster told the readers of all late writes, and all of
-        them are the block's own warps."""
-        happened = self.cluster.clocks.happened
-        for row, byte in np.argwhere(late).tolist():
-            found = int(np.broadcast_to(written, late.shape)[row, byte])
-            agent, reader = found & AGENT, int(readers[row])
-            known = happened.get(reader)
-            own = agent // self.agents_each == reader // self.agents_each == self.rank
-            if not own or known is None or found >> EVENT > known[agent]:
-                return False
-        warp = (int(readers[0]) - self.first_agent) * WARP_THREADS
-        return self.takes(RELAXED_BARRIER, slice(warp, warp + WARP_THREADS))
 
     def takes(self, rule: Leniency, lanes: Lanes, instruction: Instruction | None = None) -> bool:
         """Whether something undefined is run as hardware runs it: noted, unless strict.
@@ -471,14 +402,7 @@ class Cta:
 
     def describe(self, lanes: Lanes) -> str:
         """``block (0, 0, 0), warps 0 to 3``."""
-        warps = lane_sets.warps(lanes)
-        text = f"block {self.index}, "
-        if len(warps) == 1:
-            text += f"warp {warps[0]}"
-            if lane_sets.count(lanes) == 1:
-                text += f", lane {int(lane_sets.indices(lanes)[0]) % WARP_THREADS}"
-            return text
-        return text + f"warps {', '.join(map(str, warps))}"
+        return self.place.describe(lanes)
 
     def address_of(self, symbol: Symbol) -> int:
         """The address of a variable, in its own space."""
@@ -488,50 +412,19 @@ class Cta:
             return self.launch.globals[symbol.name]
         return symbol.offset
 
-    # ------------------------------------------------------------------ agents
 
-    def agents_of_lanes(self, lanes: Lanes) -> Agents:
-        """The agent of each lane."""
-        return self._agents_of(lanes, each=True)
-
-    def agents(self, lanes: Lanes) -> Agents:
-        """The agents that have a lane in the set."""
-        return self._agents_of(lanes, each=False)
-
-    def _agents_of(self, lanes: Lanes, *, each: bool) -> Agents:
-        """The agents of lanes or of warps, computed once for threads that follow each other."""
-        key = (lanes.start, lanes.stop, each) if isinstance(lanes, slice) else None
-        found = None if key is None else self._agents.get(key)
-        if found is None:
-            warps = lane_sets.indices(lanes) // WARP_THREADS if each else lane_sets.warps(lanes)
-            found = self.first_agent + warps
-            if key is not None:
-                found.flags.writeable = False
-                self._agents[key] = found
-        return found
-
-    def unit_agent(self, unit: str) -> int:
-        """The agent of an asynchronous unit."""
-        return self.first_agent + 3 * self.warps + UNITS.index(unit)
-
-    def tma_agent(self, barrier: int) -> int:
-        """The agent of the TMA unit for the copies that a barrier tracks."""
-        channel = self._channels.setdefault(barrier, len(self._channels) % TMA_CHANNELS)
-        return self.unit_agent("tma") + channel
-
-    @property
-    def channels(self) -> int:
-        """The number of mbarriers that have tracked its copies."""
-        return len(self._channels)
-
-    def warpgroup_agent(self, warp: int) -> int:
-        """The agent of the asynchronous products of a warp's warpgroup."""
-        return self.first_agent + 3 * self.warps + len(UNITS) + warp // WARPGROUP_WARPS
-
-    def copy_agents(self, agents: Agents) -> Agents:
-        """The agents of these warps' asynchronous copies."""
-        return agents + self.warps
-
-    def bulk_agent(self, warp: int) -> int:
-        """The agent of a warp's bulk copies out of shared memory."""
-        return self.first_agent + 2 * self.warps + warp
+def _excused(
+    cta: Cta, readers: Agents, written: NDArray[np.int64], late: NDArray[np.bool_]
+) -> bool:
+    """Whether relaxed barriers of the cluster told the readers of all late writes, and all of them
+    are the block's own warps."""
+    happened, agents = cta.cluster.clocks.happened, cta.agents
+    for row, byte in np.argwhere(late).tolist():
+        found = int(np.broadcast_to(written, late.shape)[row, byte])
+        agent, reader = found & AGENT, int(readers[row])
+        known = happened.get(reader)
+        own = agent // agents.each == reader // agents.each == cta.rank
+        if not own or known is None or found >> EVENT > known[agent]:
+            return False
+    warp = (int(readers[0]) - agents.first) * WARP_THREADS
+    return cta.takes(RELAXED_BARRIER, slice(warp, warp + WARP_THREADS))

@@ -7,7 +7,8 @@ tcgen05 instructions of a block and of a pair share. `Cta` holds them; the modul
 
 from __future__ import annotations
 
-from collections import deque
+import functools
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -191,3 +192,40 @@ class PairAllocation:
     leaving: dict[int, tuple[int, int, NDArray[np.int64]]] = field(default_factory=dict)
     freed: int = 0
     allocated: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+class UnderWay:
+    """What the instructions of a block have started, or wait for.
+
+    Attributes:
+        registers: those that asynchronous instructions still read or write, by warp.
+        arriving: loads whose registers may be named at any time, by warp; that completes them.
+        unawaited: the instructions that have used what such a load was still to bring.
+        products: each warp's products (wgmma).
+        unfenced: the registers that each warp has written since its last wgmma.fence, and the PTX
+            line that wrote them: see `triton_ext.emulator.decode.register_fences`.
+        bulk_groups: the copies out of shared memory of each thread that has issued one.
+        copied_in: the last event of each TMA agent that has copied into the cluster's memory.
+        tensor_core: what tcgen05 instructions share; None before the first.
+        polled: what each warp has asked for, and not got: in words, or a global address and what it
+            held.
+        let_through: the last wait of a warp, and the mbarrier's name, if no phase was complete yet.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self.registers: dict[int, set[Register]] = {}
+        self.arriving: dict[int, list[Arrival]] = {}
+        self.unawaited: set[Instruction] = set()
+        self.products: defaultdict[int, WarpProducts] = defaultdict(WarpProducts)
+        self.unfenced: dict[int, dict[Register | str, str]] = {}
+        self.bulk_groups: defaultdict[int, BulkGroups] = defaultdict(BulkGroups)
+        self.copied_in: dict[int, int] = {}
+        self.tensor_core: TensorCore | None = None
+        self.polled: dict[int, str | tuple[int, bytes]] = {}
+        self.let_through: dict[int, tuple[Instruction, str]] = {}
+
+    @functools.cached_property
+    def thread_copies(self) -> ThreadCopies:
+        """``cp.async``."""
+        return ThreadCopies(self._threads)

@@ -8,16 +8,18 @@ what that says of agents of two blocks is never asked for. A barrier of the bloc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.state import lanes as lane_sets
-from triton_ext.emulator.state.block import Cluster, Cta, Gpu, Index
+from triton_ext.emulator.state.block import Cluster, Cta, Gpu
 from triton_ext.emulator.state.clocks import Agents
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.loads import LastLoads
 from triton_ext.emulator.state.memory import SHARED_BASE, Offsets
+from triton_ext.emulator.state.place import Index, Place
 from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.stamps import GRANULE
 from triton_ext.hardware.architecture import WARP_THREADS
@@ -39,7 +41,8 @@ class Lockstep(Cluster):
         super().__init__(machine, *numbers)
 
     def _blocks(self) -> list[Cta]:
-        return [LockstepCta(self)]
+        size = SHARED_BASE + self.machine.launch.shared_bytes
+        return [Cta(self, 0, LockstepPlace(self), LockstepShared(size, self))]
 
     def block_of(self, agents: Agents) -> NDArray[np.intp]:
         """Which of the blocks the agents, warps or their copies, are of."""
@@ -58,37 +61,33 @@ class Lockstep(Cluster):
         return copies + own % self.warps + (self.block_of(agents) * self.warps)[:, None]
 
 
-class LockstepCta(Cta):
-    """The blocks of a `Lockstep`: their threads follow each other, block by block."""
+class LockstepPlace(Place):
+    """Of the blocks of a `Lockstep`: their threads follow each other, block by block."""
 
     def __init__(self, cluster: Lockstep) -> None:
-        self._blocks = cluster
-        super().__init__(cluster, cluster.indices[0], 0)
-        launch, each = self.launch, self.launch.threads
-        self._indices: list[Index] = [launch.blocks(n)[0] for n in cluster.numbers.tolist()]
-        self._places = np.repeat(np.array(self._indices), each, axis=0).T
-        processors = cluster.numbers % self.machine.multiprocessors
-        self._processors = np.repeat(processors, each)
+        launch, numbers = cluster.machine.launch, cluster.numbers
+        processors = np.repeat(
+            numbers % cluster.machine.target.capability.multiprocessors, launch.threads
+        )
+        super().__init__(cluster.indices[0], launch.block, processors, len(numbers))
+        self._each = launch.threads
+        self._indices: list[Index] = [launch.blocks(n)[0] for n in numbers.tolist()]
+        self._along = np.repeat(np.array(self._indices), self._each, axis=0).T
 
-    def _shared(self) -> SharedMemory:
-        return LockstepShared(SHARED_BASE + self.launch.shared_bytes, self._blocks)
+    def along(self, axis: int, lanes: Lanes) -> Any:
+        return self._along[axis][lanes]
 
-    def place(self, axis: int, lanes: Lanes) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = self._places[axis][lanes]
-        return found
+    def processor(self, lanes: Lanes) -> Any:
+        return self._processor[lanes]
 
-    def processor(self, lanes: Lanes) -> NDArray[np.int64]:
-        return self._processors[lanes]
-
-    def blocks_of(self, lanes: Lanes) -> int:
-        each = self.launch.threads
+    def blocks(self, lanes: Lanes) -> int:
         if isinstance(lanes, slice):
-            return int((lanes.stop - 1) // each - lanes.start // each + 1)
-        return len(np.unique(lanes // each))
+            return int((lanes.stop - 1) // self._each - lanes.start // self._each + 1)
+        return len(np.unique(lanes // self._each))
 
     def describe(self, lanes: Lanes) -> str:
         """The first block of the lanes, and its warps."""
-        threads, each = lane_sets.indices(lanes), self.launch.threads
+        threads, each = lane_sets.indices(lanes), self._each
         block = int(threads[0]) // each
         warps = np.unique(threads[threads // each == block] % each // WARP_THREADS)
         return f"block {self._indices[block]}, warp{'s' * (len(warps) > 1)} " + ", ".join(

@@ -121,7 +121,7 @@ class SharedMemory(SharedBytes):
             raise SynchronizationFault(
                 f"shared address {address:#x} is written, and was read by"
                 f" {self.agent_name(loader)}, and nothing orders that read before (a barrier)"
-                f"{self.describe(address)}{self.clocks.culprit(loader, event)}"
+                f"{self.describe(address)}{self.clocks.missing.culprit(loader, event)}"
             )
 
     def check_reads_fenced(self, start: int, size: int, clock: Clock, name: str) -> None:
@@ -153,7 +153,7 @@ class SharedMemory(SharedBytes):
                 f" by {self.agent_name(int(loaders[row]))}: nothing orders its read before (an"
                 " arrival at the mbarrier that the copy waits for, or a barrier)"
                 f"{self.describe(first * GRANULE)}"
-                f"{self.clocks.culprit(int(loaders[row]), int(loads[row, chunk]))}"
+                f"{self.clocks.missing.culprit(int(loaders[row]), int(loads[row, chunk]))}"
             )
 
     def store(
@@ -272,9 +272,12 @@ class SharedMemory(SharedBytes):
         lane, byte = (int(n) for n in np.argwhere(late)[0])
         writer, address = int(written[lane, byte]) & AGENT, int(offsets[lane]) + byte
         event = int(written[lane, byte]) >> EVENT
-        missing, culprit = "a proxy fence (fence.proxy.async)", self.clocks.left_out(writer, event)
+        missing, culprit = (
+            "a proxy fence (fence.proxy.async)",
+            self.clocks.missing.left_out(writer, event),
+        )
         if event > clock.seen[writer]:
-            missing, culprit = "a barrier or wait", self.clocks.culprit(writer, event)
+            missing, culprit = "a barrier or wait", self.clocks.missing.culprit(writer, event)
         raise SynchronizationFault(
             f"{name} reads shared address {address:#x}, written by {self.agent_name(writer)};"
             f" between the two, {missing} is missing{self.describe(address)}{culprit}"

@@ -157,7 +157,7 @@ class SharedBytes:
         other = found & AGENT
         raise SynchronizationFault(
             f"shared address {address:#x} {what} {self.agent_name(other)}, and nothing orders the"
-            f" two{self.describe(address)}{self.clocks.culprit(other, found >> EVENT)}"
+            f" two{self.describe(address)}{self.clocks.missing.culprit(other, found >> EVENT)}"
         )
 
     def _late(self, stamps: Numbers, agents: Agents) -> NDArray[np.bool_]:

@@ -86,8 +86,8 @@ def file_width(bits: int) -> int:
 
 
 def register_file(counts: dict[int, int], threads: int) -> dict[str, NDArray[Any]]:
-    """Zeroed registers, by type; the views of one width share their bytes. `counts`: how many
-    registers of each width."""
+    """Zeroed registers, by type; the views of one width share their bytes. ``carry``: the flag of
+    extended-precision arithmetic. `counts`: how many registers of each width."""
     files: dict[str, NDArray[Any]] = {"pred": np.zeros((counts.get(1, 0), threads), np.bool_)}
     for width, names in _FILES.items():
         unsigned = np.zeros((counts.get(width, 0), threads), f"u{width // 8}")
@@ -95,5 +95,6 @@ def register_file(counts: dict[int, int], threads: int) -> dict[str, NDArray[Any
         for name in names:
             files[name] = unsigned.view(DTYPES[name])
     files["tf32"] = files["f32"]
+    files["carry"] = np.zeros(threads, np.bool_)
     files["b128"] = np.zeros((counts.get(128, 0), threads, 2), np.uint64)
     return files

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.errors import SynchronizationFault, UninitializedRead
-from triton_ext.emulator.state.block import Launch, agent_name, agents_of_block
+from triton_ext.emulator.state.agents import agent_name, agents_of_block
+from triton_ext.emulator.state.block import Launch
 from triton_ext.emulator.state.memory import EMPTY, Allocation, Offsets, Rows, gather
 from triton_ext.emulator.units.accessors import By
 from triton_ext.emulator.units.history import SCOPE_NAMES, History

@@ -186,7 +186,7 @@ def arrives_from_afar(cta: Cta, address: int, agent: int, event: int) -> RemoteA
     It tells of the agent's earlier ones in that block: they get there in this order, on which
     CUTLASS relies at the end of its kernels (`PipelineUmmaAsync.producer_tail`).
     """
-    barrier, arrivals = find(cta, address), cta.cluster.clocks.arrivals
+    barrier, arrivals = find(cta, address), cta.cluster.clocks.remote.last
     for (other, who), earlier in arrivals.items():
         if who == agent and other >> RANK_SHIFT == address >> RANK_SHIFT:
             earlier.released.setdefault(agent, event)
@@ -215,7 +215,7 @@ def check_complete(cta: Cta) -> None:
 
 def check_others(cta: Cta) -> None:
     """Raise SynchronizationFault if a block could have ended while others still use its memory."""
-    cluster, own = cta.cluster, range(cta.first_agent, cta.first_agent + cta.agents_each)
+    cluster, own = cta.cluster, range(cta.agents.first, cta.agents.first + cta.agents.each)
     if len(cluster.ctas) == 1:
         return
     seen = cluster.clocks.seen[own.start : own.start + cta.warps].max(axis=0)
@@ -229,7 +229,7 @@ def check_others(cta: Cta) -> None:
                     f" {arrival.phase}: neither a wait for that phase tells it, nor one for a later"
                     " arrival there, nor for what was released after it at the scope of the cluster"
                     " (barrier.cluster.arrive, but not .relaxed)"
-                    f"{cluster.clocks.culprit(arrival.agent, arrival.event)}"
+                    f"{cluster.clocks.missing.culprit(arrival.agent, arrival.event)}"
                 )
     for agent, event in cta.shared.last_accesses(own).items():
         if int(seen[agent]) < event:
@@ -237,7 +237,7 @@ def check_others(cta: Cta) -> None:
                 f"block {cta.index} may end before {cluster.agent_name(agent)} has accessed its"
                 " shared memory for the last time, and nothing orders the two: a wait for the"
                 " other blocks (barrier.cluster) is missing at its end"
-                f"{cluster.clocks.culprit(agent, event)}"
+                f"{cluster.clocks.missing.culprit(agent, event)}"
             )
 
 
@@ -246,8 +246,8 @@ def causes(cta: Cta, lanes: Lanes, *, unwritten: bool) -> str:
     `unwritten`: lanes read what nothing has written yet."""
     if unwritten:
         for warp in lane_sets.warps(lanes).tolist():
-            if warp in cta.let_through:
-                at, name = cta.let_through[warp]
+            if warp in cta.under_way.let_through:
+                at, name = cta.under_way.let_through[warp]
                 place = f"PTX line {at.line}" if at.source is None else at.source
                 return (
                     f"; the last wait of warp {warp}, at {place}, was for parity 1 of {name}, which"

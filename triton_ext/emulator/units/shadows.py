@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.state.block import agents_of_block
+from triton_ext.emulator.state.agents import agents_of_block
 from triton_ext.emulator.state.memory import Offsets, Rows
 
 Codes = NDArray[np.int64]

@@ -25,7 +25,7 @@ from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.in_flight import TensorCore
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.leniencies import THREAD_SYNC
-from triton_ext.emulator.state.tensor_memory import Cells, TensorMemory
+from triton_ext.emulator.state.tensor_memory import Cells, Names, TensorMemory
 from triton_ext.hardware.architecture import WARP_THREADS
 
 UNIT = "tensor core"
@@ -33,23 +33,20 @@ UNIT = "tensor core"
 
 def tensor_core(cta: Cta) -> TensorCore:
     """The block's tensor core, with its tensor memory."""
-    if cta.tensor_core is None:
-        cta.tensor_core = TensorCore(
-            TensorMemory(
-                cta.machine.target.capability.tensor_memory_columns,
-                cta.cluster.agent_name,
-                cta.cluster.clocks.culprit,
-                cta.cluster.unwritten_loads.fault,
-            )
+    if cta.under_way.tensor_core is None:
+        cluster, columns = cta.cluster, cta.machine.target.capability.tensor_memory_columns
+        names = Names(
+            cluster.agent_name, cluster.clocks.missing.culprit, cluster.unwritten_loads.fault
         )
-    return cta.tensor_core
+        cta.under_way.tensor_core = TensorCore(TensorMemory(columns, names))
+    return cta.under_way.tensor_core
 
 
 def check_freed(cta: Cta) -> None:
     """Raise TensorMemoryFault if a block that has ended still holds columns."""
-    if cta.tensor_core is None:
+    if cta.under_way.tensor_core is None:
         return
-    for allocation in cta.tensor_core.memory.allocations.values():
+    for allocation in cta.under_way.tensor_core.memory.columns.allocations.values():
         raise TensorMemoryFault(
             f"the block exits without tcgen05.dealloc of its {allocation.columns} columns at"
             f" column {allocation.column}",
@@ -111,7 +108,7 @@ def issue(cta: Cta, thread: int, group: int, work: Callable[[Clock], None]) -> N
     """
     core = use_group(cta, group)
     clocks = cta.cluster.clocks
-    unit = cta.unit_agent(UNIT)
+    unit = cta.agents.unit(UNIT)
     lanes = slice(thread, thread + 1)
     clock = clocks.snapshot(cta.agents(lanes))
 
@@ -120,7 +117,7 @@ def issue(cta: Cta, thread: int, group: int, work: Callable[[Clock], None]) -> N
         work(clock)
         core.done[thread] = int(clocks.seen[unit, unit])
         if cta.machine.fenced:
-            core.issued.append((core.done[thread], cta.first_agent + thread // WARP_THREADS))
+            core.issued.append((core.done[thread], cta.agents.first + thread // WARP_THREADS))
 
     cta.issue(lanes, _queue(cta, group), perform)
 
@@ -144,7 +141,7 @@ def check_thread_sync(
     fenced = clocks.tensor.get(agent)
     fenced = np.zeros_like(clocks.seen[agent]) if fenced is None else fenced.copy()
     fenced[agent] = clocks.events
-    unit = cta.unit_agent(UNIT)
+    unit = cta.agents.unit(UNIT)
     for number, event in core.memory.users(cells, fenced, writes=writes):
         if event > clocks.seen[agent, number]:
             continue  # nothing orders it at all
@@ -166,7 +163,7 @@ def issue_commit(cta: Cta, thread: int, group: int, arrive: Callable[[Clock], No
     thread issued. Work that other threads issued is not in it.
     """
     core = use_group(cta, group)
-    unit = cta.unit_agent(UNIT)
+    unit = cta.agents.unit(UNIT)
     lanes = slice(thread, thread + 1)
     clock = cta.cluster.clocks.snapshot(cta.agents(lanes))
 

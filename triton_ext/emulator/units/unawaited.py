@@ -17,13 +17,13 @@ def check_awaited(cta: Cta) -> None:
     A group that was waited for keeps the copies whose writes are outstanding: those may be.
     """
     seen = cta.cluster.clocks.seen
-    for unit, event in cta.copied_in.items():
+    for unit, event in cta.under_way.copied_in.items():
         if (np.delete(seen[:, unit], unit) < event).all():
             raise SynchronizationFault(
                 "the block ends, and no thread has waited for a copy that TMA has made into shared"
                 " memory: it could still be in flight when the memory belongs to another block"
             )
-    for thread, groups in cta.bulk_groups.items():
+    for thread, groups in cta.under_way.bulk_groups.items():
         for committed, group in ((False, groups.open), *((True, g) for g in groups.committed)):
             for copy in group:
                 if copy.awaited:

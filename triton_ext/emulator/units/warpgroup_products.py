@@ -41,13 +41,13 @@ def start(cta: Cta, lanes: slice, product: Product) -> None:
     """Note that a warpgroup has started a product: its registers are in flight. Raises
     SynchronizationFault: it shares registers with a product in flight, and may not."""
     first = lanes.start // WARP_THREADS
-    latest = cta.products[first].latest
+    latest = cta.under_way.products[first].latest
     if latest is not None and not latest.is_like(product):
-        for earlier in cta.products[first].outstanding():
+        for earlier in cta.under_way.products[first].outstanding():
             earlier.check_before(product)
     for warp in range(first, first + WARPGROUP_WARPS):
-        queue = cta.products[warp]
-        busy = cta.in_flight.setdefault(warp, set())
+        queue = cta.under_way.products[warp]
+        busy = cta.under_way.registers.setdefault(warp, set())
         latest = queue.latest
         if latest is None or not latest.is_like(product):
             busy |= product.accumulators
@@ -57,14 +57,14 @@ def start(cta: Cta, lanes: slice, product: Product) -> None:
 
 def commit(cta: Cta, warp: int) -> None:
     """The products that the warp has started and not committed become a group."""
-    queue = cta.products[warp]
+    queue = cta.under_way.products[warp]
     queue.groups.append(queue.uncommitted)
     queue.uncommitted = []
 
 
 def groups_before(cta: Cta, warp: int, keep: int) -> list[list[Product]]:
     """All groups of a warp but the latest `keep`."""
-    groups = list(cta.products[warp].groups)
+    groups = list(cta.under_way.products[warp].groups)
     return groups[: max(0, len(groups) - keep)]
 
 
@@ -72,20 +72,20 @@ def release(cta: Cta, warp: int, groups: list[list[Product]]) -> None:
     """The warp has waited for its first groups: it has seen their results, in registers too."""
     if not groups:
         return
-    queue = cta.products[warp]
+    queue = cta.under_way.products[warp]
     for _ in groups:
         queue.groups.popleft()
     clocks = cta.cluster.clocks
-    clock, agent = clocks.empty(), cta.warpgroup_agent(warp)
+    clock, agent = clocks.empty(), cta.agents.warpgroup(warp)
     event = max((product.event for group in groups for product in group), default=0)
     clock.seen[agent] = clock.fenced[agent] = event
-    clocks.acquire(np.array([cta.first_agent + warp]), clock)
+    clocks.acquire(np.array([cta.agents.first + warp]), clock)
     busy: set[Register] = set()
     for registers in {
         each for product in queue.outstanding() for each in (product.accumulators, product.inputs)
     }:
         busy |= registers
     if busy:
-        cta.in_flight[warp] = busy
+        cta.under_way.registers[warp] = busy
     else:
-        cta.in_flight.pop(warp, None)
+        cta.under_way.registers.pop(warp, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from triton._C.libtriton import gluon_ir, ir
 from triton.backends.compiler import GPUTarget
@@ -70,6 +71,8 @@ def linear_layout(builder: Any, encoding: SharedEncoding, shape: Sequence[int]) 
     if encoding.paddings:
         rule = "is padded: Triton makes no linear layout of it"
         raise LayoutError("encoding", str(encoding), rule)
-    made = builder.to_linear_layout(to_gluon(encoding)._to_ir(builder), list(shape))
+    # Of a block with one element the C++ has no offset bases, which Gluon's class would refuse.
+    with mock.patch.object(gl.SharedLinearLayout, "__post_init__"):
+        made = builder.to_linear_layout(to_gluon(encoding)._to_ir(builder), list(shape))
     offset, block = (tuple(map(tuple, bases)) for bases in (made.offset_bases, made.block_bases))
     return Converted(offset, block, made.alignment)

@@ -10,7 +10,8 @@ from triton_ext.emulator.clients.schedules.record import Recorder
 from triton_ext.emulator.clients.schedules.timing import FENCES, ORDERING, unordered
 from triton_ext.emulator.clients.schedules.verdict import Reason, location
 from triton_ext.emulator.schedule.machine import Machine
-from triton_ext.emulator.state.block import TMA_CHANNELS, Cluster
+from triton_ext.emulator.state.agents import TMA_CHANNELS
+from triton_ext.emulator.state.block import Cluster
 from triton_ext.emulator.units.shadows import MOST_BYTES
 
 FREE_ORDER = "orders memory, and its own order is free"
@@ -76,7 +77,7 @@ def _memory(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
 
 def units(cluster: Cluster) -> Iterator[Reason]:
     """Copies of a cluster's blocks that share a clock."""
-    most = max(cta.channels for cta in cluster.ctas)
+    most = max(len(cta.agents.channels) for cta in cluster.ctas)
     if most > TMA_CHANNELS:
         yield Reason(
             f"a block has copies that {most} mbarriers track: of more than {TMA_CHANNELS} some"
@@ -86,7 +87,7 @@ def units(cluster: Cluster) -> Iterator[Reason]:
 
 def assumed(cluster: Cluster) -> Iterator[str]:
     """What a proof rests on because of what this kernel does, besides `verdict.ASSUMED`."""
-    for at in dict.fromkeys(at for cta in cluster.ctas for at in cta.unawaited):
+    for at in dict.fromkeys(at for cta in cluster.ctas for at in cta.under_way.unawaited):
         yield (
             f"{location(at)}: {at.opcode} may use what tcgen05.ld loads without tcgen05.wait::ld,"
             " as compilers rely on"

@@ -35,8 +35,10 @@ from triton_ext.emulator.clients.schedules.verdict import (
     location,
 )
 from triton_ext.emulator.errors import EmulationError, LimitReached
-from triton_ext.emulator.schedule.machine import Limits, Machine
+from triton_ext.emulator.schedule.limits import Limits
+from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.schedule.observers import Observer, combined
+from triton_ext.emulator.state.block import Options
 from triton_ext.emulator.state.memory import Allocation, Bytes, GlobalMemory
 from triton_ext.hardware.architecture import WARP_THREADS
 
@@ -127,8 +129,8 @@ class _Question:
         first.launch.memory.released.clear()
         self.runs += 1
         limits = Limits(4 * first.steps + 100_000, first.limits.timeout)
-        return Machine(first.program, first.launch, schedule, observer, limits,
-                       chosen=first.chosen, failing=first.failing)  # fmt: skip
+        options = Options(chosen=first.options.chosen, failing=first.options.failing)
+        return Machine(first.program, first.launch, schedule, observer, limits, options)
 
     def order(self, schedule: Choosing) -> tuple[str, EmulationError | None] | str | None:
         """Run the kernel by an order of what depends on time: what it ends in; None if in the same
@@ -186,14 +188,13 @@ def decide(machine: Machine, run: Callable[[Machine], None], launch: int = 0) ->
     recorder, memory = Recorder(judged.cluster), Memory(machine.launch.memory)
     own = () if machine.observer is None else (machine.observer,)
     machine.observer = combined([*own, recorder])
-    machine.failing = peeks(machine.program)
+    machine.options.failing = peeks(machine.program)
     run(machine)
     for each in recorder.clusters.values():
         judged.cluster(each)
     took = time.monotonic() - began
-    chance = [
-        Reason(why, at) for at, why in reasons(machine.program, machine.counts, machine.failing)
-    ]
+    found = reasons(machine.program, machine.counts, machine.options.failing)
+    chance = [Reason(why, at) for at, why in found]
     missing = _distinct([*chance, *gaps(machine, recorder), *judged.reasons])
     free = unordered(machine.program, machine.counts)
     deadline = began + took + max(5, PATIENCE * took)

@@ -27,11 +27,12 @@ from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.decode.register_fences import check_fences
 from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.errors import EmulationError, LimitReached
-from triton_ext.emulator.schedule.machine import Limits, Machine
+from triton_ext.emulator.schedule.limits import Limits
+from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import MBarrier, NamedBarrier
-from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta
+from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Options
 from triton_ext.emulator.state.buffers import named
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.ptx.parse import Instruction
@@ -93,14 +94,8 @@ def _again(
     """Another run of a launch."""
     machine.launch.memory.released.clear()
     limits = Limits(4 * machine.steps + 100_000, machine.limits.timeout)
-    return Machine(
-        program,
-        machine.launch,
-        observer=observer,
-        limits=limits,
-        chosen=machine.chosen,
-        passing=frozenset(passing),
-    )
+    options = Options(chosen=machine.options.chosen, passing=frozenset(passing))
+    return Machine(program, machine.launch, None, observer, limits, options)
 
 
 # ------------------------------------------------------------------------------- without it

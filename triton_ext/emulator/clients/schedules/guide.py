@@ -18,7 +18,7 @@ from triton_ext.emulator.clients.schedules.record import UNTOLD, Recorder
 from triton_ext.emulator.clients.schedules.skeleton import Operation, Skeleton
 from triton_ext.emulator.decode.step import Split, Step, Wait
 from triton_ext.emulator.errors import LaunchError
-from triton_ext.emulator.schedule.machine import Schedule
+from triton_ext.emulator.schedule.schedule import Schedule
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import AsyncOperation, Cta
 from triton_ext.emulator.state.lanes import Lanes

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.step import Split, Step, Wait
-from triton_ext.emulator.schedule.machine import Schedule
 from triton_ext.emulator.schedule.observers import Observer
+from triton_ext.emulator.schedule.schedule import Schedule
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes

@@ -299,7 +299,7 @@ class Recorder(Observer):
         }
         opcode = operation.instruction.opcode if operation.instruction is not None else ""
         if opcode.startswith("wgmma.mma_async"):
-            product = cta.products[int(lane_sets.warps(lanes)[0])].latest
+            product = cta.under_way.products[int(lane_sets.warps(lanes)[0])].latest
             self._products[id(product)] = events
 
     def _orders(self, cta: Cta, lanes: Lanes, at: Instruction | None) -> None:

@@ -12,6 +12,9 @@ from triton_ext.emulator.host.cuda.heap import Heap
 from triton_ext.emulator.host.cuda.status import INVALID_HANDLE, NOT_SUPPORTED, CudaError, Results
 from triton_ext.emulator.host.gpu import EmulatedGpu
 
+_DISABLE_TIMING = 2
+"""``CU_EVENT_DISABLE_TIMING``."""
+
 
 class Streams(Allocations):
     """The driver's functions for them; a part of `Device`."""
@@ -21,6 +24,7 @@ class Streams(Allocations):
         self.gpu = gpu
         self._streams: dict[int, tuple[int, int]] = {}
         self._events: dict[int, Event] = {}
+        self._untimed: set[int] = set()
         self._handles = itertools.count(0x1000, 16)
 
     def cuStreamCreate(self, flags: int, priority: int = 0) -> Results:
@@ -81,6 +85,8 @@ class Streams(Allocations):
     def cuEventCreate(self, flags: int) -> Results:
         handle = next(self._handles)
         self._events[handle] = Event(self.gpu)
+        if flags & _DISABLE_TIMING:
+            self._untimed.add(handle)
         return (handle,)
 
     def cuEventDestroy(self, event: int) -> Results:
@@ -101,4 +107,7 @@ class Streams(Allocations):
     cuEventQuery = cuEventSynchronize
 
     def cuEventElapsedTime(self, begin: int, end: int) -> Results:
-        return (struct.pack("<f", self._event(begin).elapsed_time(self._event(end))),)
+        between = self._event(begin), self._event(end)
+        if {begin, end} & self._untimed:
+            raise CudaError(INVALID_HANDLE, "an event that was created without timing has no time")
+        return (struct.pack("<f", between[0].elapsed_time(between[1])),)

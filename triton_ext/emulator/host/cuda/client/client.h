@@ -53,4 +53,24 @@ int captured(void *stream, CUresult (*again)(const void *), const void *what, si
 /* Generated: every function by its name. */
 void *function_of(const char *name);
 
+enum { HOST = 1, DEVICE = 2, ARRAY = 3, UNIFIED = 4 }; /* CUmemorytype */
+struct plane { /* CUDA_MEMCPY2D */
+    size_t from_x, from_y;
+    unsigned from_type;
+    uint64_t from_host, from_device, from_array;
+    size_t from_pitch, to_x, to_y;
+    unsigned to_type;
+    uint64_t to_host, to_device, to_array;
+    size_t to_pitch, width, height;
+};
+struct space { /* CUDA_MEMCPY3D */
+    size_t from_x, from_y, from_z, from_lod;
+    unsigned from_type;
+    uint64_t from_host, from_device, from_array, reserved0;
+    size_t from_pitch, from_height, to_x, to_y, to_z, to_lod;
+    unsigned to_type;
+    uint64_t to_host, to_device, to_array, reserved1;
+    size_t to_pitch, to_height, width, height, depth;
+};
+
 void *current_context(void);

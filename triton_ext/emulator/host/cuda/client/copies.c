@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HOST = 1, DEVICE = 2, ARRAY = 3, UNIFIED = 4 }; /* CUmemorytype */
 
 struct end { /* where rows of bytes lie */
     uint64_t address, row, plane;
@@ -67,16 +66,6 @@ EXPORT CUresult cuMemcpyPeerAsync(uint64_t to, void *its, uint64_t from, void *o
     return flat(stream, to, from, size);
 }
 
-struct plane { /* CUDA_MEMCPY2D */
-    size_t from_x, from_y;
-    unsigned from_type;
-    uint64_t from_host, from_device, from_array;
-    size_t from_pitch, to_x, to_y;
-    unsigned to_type;
-    uint64_t to_host, to_device, to_array;
-    size_t to_pitch, width, height;
-};
-
 static CUresult of(struct end *end, unsigned type, uint64_t host, uint64_t device) {
     if (type == ARRAY) {
         complain("cuMemcpy2D, cuMemcpy3D", "arrays (of textures) are not modelled");
@@ -99,16 +88,6 @@ EXPORT CUresult cuMemcpy2DAsync_v2(const struct plane *copy, void *stream) {
 
 EXPORT CUresult cuMemcpy2D_v2(const struct plane *copy) { return cuMemcpy2DAsync_v2(copy, NULL); }
 EXPORT CUresult cuMemcpy2DUnaligned_v2(const struct plane *copy) { return cuMemcpy2D_v2(copy); }
-
-struct space { /* CUDA_MEMCPY3D */
-    size_t from_x, from_y, from_z, from_lod;
-    unsigned from_type;
-    uint64_t from_host, from_device, from_array, reserved0;
-    size_t from_pitch, from_height, to_x, to_y, to_z, to_lod;
-    unsigned to_type;
-    uint64_t to_host, to_device, to_array, reserved1;
-    size_t to_pitch, to_height, width, height, depth;
-};
 
 EXPORT CUresult cuMemcpy3DAsync_v2(const struct space *copy, void *stream) {
     struct end to = {0, copy->to_pitch ? copy->to_pitch : copy->width, 0};

@@ -32,7 +32,8 @@ CUresult cuLaunchHostFunc(void *stream, void (*function)(void *), void *data);
 CUresult cuStreamAddCallback(void *stream, void *function, void *data, unsigned flags);
 CUresult cuOccupancyMaxActiveClusters(int *clusters, uint64_t function, const void *configuration);
 CUresult cuMemcpyAsync(uint64_t to, uint64_t from, size_t size, void *stream);
-CUresult cuMemcpy2DAsync_v2(const void *copy, void *stream);
+CUresult cuMemcpy2DAsync_v2(const struct plane *copy, void *stream);
+CUresult cuMemcpy3DAsync_v2(const struct space *copy, void *stream);
 CUresult cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void *stream);
 CUresult cuMemsetD2D8Async(uint64_t to, size_t pitch, unsigned char value, size_t width,
                            size_t height, void *stream);
@@ -53,7 +54,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, u
                              int *found);
 int cuStandInHas(uint64_t address);
 
-enum { INVALID_CONFIGURATION = 9, INVALID_SYMBOL = 13, INVALID_DIRECTION = 21, INVALID_FUNCTION = 98 };
+enum { INVALID_CONFIGURATION = 9, INVALID_PITCH = 12, INVALID_SYMBOL = 13, INVALID_DIRECTION = 21, INVALID_FUNCTION = 98 };
 enum { TO_DEVICE = 1, TO_HOST = 2 }; /* cudaMemcpyKind */
 
 static __thread CUresult last;
@@ -367,23 +368,57 @@ static CUresult copied(uint64_t to, uint64_t from, size_t size, int kind, void *
     return status ? status : cuMemcpyAsync(to, from, size, stream);
 }
 
-struct plane { /* CUDA_MEMCPY2D */
-    size_t from_x, from_y;
-    unsigned from_type;
-    uint64_t from_host, from_device, from_array;
-    size_t from_pitch, to_x, to_y;
-    unsigned to_type;
-    uint64_t to_host, to_device, to_array;
-    size_t to_pitch, width, height;
-};
 static CUresult copied_rows(uint64_t to, size_t to_pitch, uint64_t from, size_t from_pitch,
                             size_t width, size_t height, int kind, void *stream) {
-    if (width > to_pitch || width > from_pitch) return 12; /* cudaErrorInvalidPitchValue */
-    struct plane copy = {.from_type = 4, .from_device = from, .from_pitch = from_pitch,
-                         .to_type = 4, .to_device = to, .to_pitch = to_pitch,
+    if (width > to_pitch || width > from_pitch) return INVALID_PITCH;
+    struct plane copy = {.from_type = UNIFIED, .from_device = from, .from_pitch = from_pitch,
+                         .to_type = UNIFIED, .to_device = to, .to_pitch = to_pitch,
                          .width = width, .height = height};
     CUresult status = width && height ? directed(to, from, kind) : SUCCESS;
     return status ? status : cuMemcpy2DAsync_v2(&copy, stream);
+}
+
+struct extent { size_t width, height, depth; };                /* cudaExtent */
+struct pitched { uint64_t at; size_t pitch, width, height; }; /* cudaPitchedPtr */
+struct volume { /* cudaMemcpy3DParms */
+    uint64_t from_array;
+    size_t from_x, from_y, from_z;
+    struct pitched from;
+    uint64_t to_array;
+    size_t to_x, to_y, to_z;
+    struct pitched to;
+    struct extent extent;
+    int kind;
+};
+static CUresult copied_volume(const struct volume *given, void *stream) {
+    if (!given) return INVALID_VALUE;
+    struct pitched to = given->to, from = given->from;
+    struct extent extent = given->extent;
+    struct space copy = {
+        .from_x = given->from_x, .from_y = given->from_y, .from_z = given->from_z,
+        .from_type = given->from_array ? ARRAY : UNIFIED, .from_device = from.at,
+        .from_pitch = from.pitch, .from_height = from.height,
+        .to_x = given->to_x, .to_y = given->to_y, .to_z = given->to_z,
+        .to_type = given->to_array ? ARRAY : UNIFIED, .to_device = to.at, .to_pitch = to.pitch,
+        .to_height = to.height,
+        .width = extent.width, .height = extent.height, .depth = extent.depth};
+    if (given->from_array || given->to_array) return cuMemcpy3DAsync_v2(&copy, stream);
+    if (!extent.width || !extent.height || !extent.depth) return SUCCESS;
+    if (extent.width > to.pitch || extent.width > from.pitch) return INVALID_PITCH;
+    CUresult status = directed(to.at, from.at, given->kind);
+    return status ? status : cuMemcpy3DAsync_v2(&copy, stream);
+}
+static CUresult filled_volume(struct pitched to, int value, struct extent extent, void *stream) {
+    CUresult status = SUCCESS;
+    for (size_t z = 0; z < extent.depth && status == SUCCESS; z++)
+        status = cuMemsetD2D8Async(to.at + z * to.pitch * to.height, to.pitch, value, extent.width,
+                                   extent.height, stream);
+    return status;
+}
+static CUresult new_volume(struct pitched *made, struct extent extent) {
+    *made = (struct pitched){.width = extent.width, .height = extent.height};
+    if (!extent.width || !extent.height || !extent.depth) return SUCCESS;
+    return cuMemAllocPitch_v2(&made->at, &made->pitch, extent.width, extent.height * extent.depth, 16);
 }
 
 static CUresult to_symbol(const void *symbol, uint64_t from, size_t size, size_t offset, int kind,
@@ -410,6 +445,7 @@ RUNTIME(cudaMallocHost, (uint64_t *at, size_t size), cuMemHostAlloc(at, size, 0)
 RUNTIME(cudaHostAlloc, (uint64_t *at, size_t size, unsigned flags), cuMemHostAlloc(at, size, flags))
 RUNTIME(cudaMallocPitch, (uint64_t *at, size_t *pitch, size_t width, size_t height),
         cuMemAllocPitch_v2(at, pitch, width, height, 16))
+RUNTIME(cudaMalloc3D, (struct pitched *made, struct extent extent), new_volume(made, extent))
 RUNTIME(cudaMallocAsync, (uint64_t *at, size_t size, void *stream), cuMemAllocAsync(at, size, stream))
 RUNTIME(cudaMallocFromPoolAsync, (uint64_t *at, size_t size, uint64_t pool, void *stream),
         cuMemAllocAsync(at, size, stream))
@@ -453,6 +489,12 @@ RUNTIME(cudaMemset2D, (uint64_t to, size_t pitch, int value, size_t width, size_
         cuMemsetD2D8Async(to, pitch, value, width, height, NULL))
 RUNTIME(cudaMemset2DAsync, (uint64_t to, size_t pitch, int value, size_t width, size_t height,
                             void *stream), cuMemsetD2D8Async(to, pitch, value, width, height, stream))
+RUNTIME(cudaMemcpy3D, (const struct volume *copy), copied_volume(copy, NULL))
+RUNTIME(cudaMemcpy3DAsync, (const struct volume *copy, void *stream), copied_volume(copy, stream))
+RUNTIME(cudaMemset3D, (struct pitched to, int value, struct extent extent),
+        filled_volume(to, value, extent, NULL))
+RUNTIME(cudaMemset3DAsync, (struct pitched to, int value, struct extent extent, void *stream),
+        filled_volume(to, value, extent, stream))
 RUNTIME(cudaMemAdvise, (uint64_t at, size_t size, int advice, uint64_t where), SUCCESS)
 RUNTIME(cudaMemPrefetchAsync, (uint64_t at, size_t size, uint64_t where, unsigned flags, void *s),
         SUCCESS)
