@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from covers import in_turn
 from kernel_configurations import (
     ARCHES,
     BATCHED,
@@ -658,17 +659,13 @@ def test_sums_take_as_many_registers_as_there_are(columns, tmp_path):
 
 # ------------------------------------------------- the kernel with consumers, on the emulated GPU
 
-# Each under one of the schedules, in turn; what takes turns itself, under all of them. So does
-# everything by `make oracle`, which also has the configurations whose parts others have, too, and
-# the number of stages that is the default, where here it is two.
+# Each under one of the schedules, in turn; by `make oracle` under all of them, which also has the
+# configurations whose parts others have, too, and the number of stages that is the default, where
+# here it is two.
 SCHEDULES = ("eager", "lazy", "random")
 CASES = [*((*case, "") for case in EMULATED + WITH_RESIDUAL), *BATCHED, *EMULATED_SM100]
 CASES = CASES if ALL else spread(CASES)
-SCHEDULED = [
-    (*case, schedule)
-    for number, case in enumerate(CASES)
-    for schedule in (SCHEDULES if ALL or case[0].get("pingpong") else [SCHEDULES[number % 3]])
-]
+SCHEDULED = [(*case, schedule) for case, schedule in in_turn(CASES, SCHEDULES)]
 
 
 @pytest.mark.usefixtures("no_binaries")
