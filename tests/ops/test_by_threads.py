@@ -13,8 +13,8 @@ from triton_ext.kernels.choice.by_threads import (  # noqa: E402
     ThreadAccess,
     ThreadDivision,
     ThreadTile,
-    best_division,
-    copy_seconds,
+    copying_seconds,
+    division_by_threads,
 )
 from triton_ext.kernels.choice.choose import choose_config, predicted_seconds  # noqa: E402
 from triton_ext.kernels.choice.gemv import GemvTile  # noqa: E402
@@ -35,7 +35,7 @@ def divided(monkeypatch):
         plans.clear_cache()
         kind = GemvTile if len(tile) == 2 else ThreadTile
         division = ThreadDivision(kind(*tile), splits)
-        monkeypatch.setattr(planning, "best_division", lambda *_: (division, 0.0))
+        monkeypatch.setattr(planning, "division_by_threads", lambda *_: division)
 
     yield force
     plans.clear_cache()
@@ -45,7 +45,7 @@ def divided(monkeypatch):
 def copied(monkeypatch):
     """Products made by copies, whatever the model says."""
     plans.clear_cache()
-    monkeypatch.setattr(planning, "best_division", lambda *_: (None, float("inf")))
+    monkeypatch.setattr(planning, "division_by_threads", lambda *_: None)
     yield
     plans.clear_cache()
 
@@ -212,8 +212,6 @@ def test_choice():
         problem, access = Problem(*size), ThreadAccess(*access)
         majors = ("K" if access.a_k_major else "MN"), ("K" if access.b_k_major else "MN")
         spec = choose_config(90, ProductSpec("bf16", *majors), problem)
-        m, n, k = size
-        new_rows = access.c_unit < 8
-        elements = m * k * (access.a_unit < 8) + k * n * (access.b_unit < 8) + m * n * new_rows
-        copying = copy_seconds(1 + new_rows, elements) + predicted_seconds(spec, problem)
-        assert (best_division(problem, access)[1] < copying) == is_faster
+        copies = (unit < 8 for unit in access[:3])
+        otherwise = copying_seconds(problem, *copies) + predicted_seconds(spec, problem)
+        assert (division_by_threads(problem, access, otherwise) is not None) == is_faster

@@ -172,7 +172,7 @@ def precompile(
            f"but with --arch sm_90 and --types of {', '.join(FP32_TYPES)}")  # fmt: skip
     epilogue = EpilogueSpec(bias, activation, scales, scales, residual=residual)
     number = int(arch[3:])
-    configs = []
+    configs: list[Any] = []
     problems = [
         Problem(m, n, k, sms or SMS[arch], gpu=gpu or "h200")
         for m, (n, k) in itertools.product(rows or ROWS, weights or itertools.product(SIZES, SIZES))
@@ -186,7 +186,7 @@ def precompile(
             product = ProductSpec(
                 kind, a_major or "K", b_major or "K", out_type, fp32_accumulation=no_fast_accum
             )
-            configs += kernels.configurations(number, product, problems, epilogue)
+            configs += kernels.with_by_threads(number, product, problems, epilogue)
     done: list[kernels.Precompiled] = []
     with click.progressbar(
         kernels.precompile(configs, Path(out) if out else None, jobs),

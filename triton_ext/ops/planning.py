@@ -7,14 +7,18 @@ measures (`tuning`, `tuned`) and what launches (`launches`) are what the kernels
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from triton_ext.kernels.choice.by_threads import ThreadDivision, best_division, copy_seconds
+from triton_ext.kernels.choice.by_threads import (
+    ThreadDivision,
+    copying_seconds,
+    division_by_threads,
+)
 from triton_ext.kernels.choice.choose import choose_config, predicted_seconds, with_epilogue
 from triton_ext.kernels.element_types import Major
 from triton_ext.kernels.epilogue import ACTIVATIONS, EpilogueSpec
@@ -200,19 +204,6 @@ def _sizes_of_groups(call: Call, groups: str) -> tuple[int, ...]:
     return count, max(1, m), max(1, n)
 
 
-def copying_seconds(problem: Problem, copies: Collection[str], new_rows: bool) -> float:
-    """About how long the copies take that TMA needs of a product of 16 bits.
-
-    Args:
-        copies: as in `Description`.
-        new_rows: whether the output is copied out of longer rows.
-    """
-    m, n, k = problem.m, problem.n, problem.k
-    operands = m * k * ("a" in copies) + k * n * ("b" in copies)
-    elements = problem.batch * (operands + m * n * new_rows)
-    return copy_seconds((operands > 0) + new_rows, elements)
-
-
 def _depth_of(call: Call) -> int:
     """The elements of K for which a configuration is chosen: of groups of K, a group's."""
     k: int = call.b.shape[-2]
@@ -288,12 +279,11 @@ def _by_threads(
     """
     if found.threads is None:
         return None
-    size = found.problem.size
-    division, by_threads = best_division(size, found.threads.access)
+    size, copies = found.problem.size, found.copies
     alone = tuned.seconds if tuned is not None else predicted_seconds(config, size)
     new_rows = found.memory is not found.shape
-    with_copies = alone + copying_seconds(found.problem, found.copies, new_rows)
-    return division if by_threads < with_copies else None
+    copying = copying_seconds(size, "a" in copies, "b" in copies, new_rows)
+    return division_by_threads(size, found.threads.access, alone + copying)
 
 
 def _chosen(found: Description) -> tuple[KernelSpec, Tuned | None]:
