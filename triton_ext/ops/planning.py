@@ -21,13 +21,12 @@ from triton_ext.kernels.choice.by_threads import (
 )
 from triton_ext.kernels.choice.choose import choose_config, predicted_seconds, with_epilogue
 from triton_ext.kernels.element_types import Major
-from triton_ext.kernels.epilogue import ACTIVATIONS, EpilogueSpec
+from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.by_threads import Threads, ThreadsLaunch, threads_of
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
-from triton_ext.ops.gates import GATES
 from triton_ext.ops.grouping import output_view, view_of_groups
 from triton_ext.ops.launches import PreparedLaunch
 from triton_ext.ops.operands import (
@@ -42,7 +41,7 @@ from triton_ext.ops.operands import (
     scale_view,
     view_by_rows,
 )
-from triton_ext.ops.plans import Late, ProductPlan, Read
+from triton_ext.ops.plans import ProductPlan, Read
 from triton_ext.ops.rule import is_batch_invariant, rule
 from triton_ext.ops.scales import fp32_scales, scale_columns
 from triton_ext.ops.tuned import Problem, Tuned, lookup
@@ -64,7 +63,7 @@ class Description:
         added: fields of `ProductSpec` that are not in the problem.
         steps: of fp32 scales of the blocks of A and B, see `ops.scales`; else None.
         applied: what the kernel does to the product.
-        late: what torch does to it after the launch.
+        late: whether torch does all of the epilogue, after the launch.
         out_size: how many bytes of memory out lies in, if that is given.
         reads: the tensors that out must not overlap.
         is_measurable: whether `tuning` measures such products.
@@ -85,7 +84,7 @@ class Description:
     added: Mapping[str, Any]
     steps: tuple[int, int] | None
     applied: EpilogueSpec
-    late: Late
+    late: bool
     out_size: int
     reads: tuple[Read, ...]
     is_measurable: bool
@@ -218,21 +217,18 @@ def _depth_of(call: Call) -> int:
     return max(1, -(-k // max(1, len(offs)))) if offs is not None and call.groups == "K" else k
 
 
-def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, Late]:
-    """What of a call's epilogue the kernel does, and what torch does after it."""
+def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, bool]:
+    """A call's epilogue as the kernel does it; or that torch does it after the kernel."""
     epilogue = call.epilogue
     if call.config is not None and not call.config.is_specialized:
-        return NOTHING, "nothing" if epilogue is NOTHING else "all"
-    late: Late = "nothing"
-    if epilogue.activation not in (None, *ACTIVATIONS, *GATES):
-        epilogue, late = epilogue._replace(activation=None), "activation"
+        return NOTHING, epilogue is not NOTHING
     in_fp32 = epilogue.fp32_accumulation or (
         epilogue.blocks_a is not None and epilogue.mx_scales is None
     )
     in_fp32 &= gpu.arch == 90 and call.a.dtype in FP8_TYPES
     if epilogue.fp32_accumulation != in_fp32:
         epilogue = epilogue._replace(fp32_accumulation=in_fp32)
-    return epilogue, late
+    return epilogue, False
 
 
 def planned(description: Description, config: KernelSpec | None = None) -> ProductPlan:

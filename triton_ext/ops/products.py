@@ -37,9 +37,9 @@ def product(call: Call) -> Tensor:
     """The product of (..., M, K) and (K, N), or of (batch, M, K) and (batch, K, N), with what its
     epilogue asks for.
 
-    The kernel does it all before it rounds the output (but for "gelu_tanh"); after a kernel without
-    consumers, which only a configuration asks for, come torch's own operations. A batch is one
-    launch. With alpha 0, a and b are not read.
+    The kernel does it all before it rounds the output; after a kernel without consumers, which only
+    a configuration asks for, come torch's own operations. A batch is one launch. With alpha 0, a
+    and b are not read.
 
     Args:
         call: with a bias (N,) and a residual of the output's type, without one if beta is 0. A

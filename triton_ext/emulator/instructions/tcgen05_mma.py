@@ -294,9 +294,8 @@ class _Product:
 
     def issue(self) -> None:
         observer, found = self.cta.machine.observer, self.found
-        if observer is not None:
-            shape, in_memory = (found.m, found.n, found.k), self.a_descriptor is not None
-            observer.multiplies(self.cta, self.thread, shape, self.form.cta_group, in_memory)
+        shape, in_memory = (found.m, found.n, found.k), self.a_descriptor is not None
+        observer.multiplies(self.cta, self.thread, shape, self.form.cta_group, in_memory)
         if self.cta.machine.fenced:
             self._check_thread_sync()
         issue(self.cta, self.thread, self.form.cta_group, self._perform)

@@ -237,8 +237,7 @@ class SharedMemory(SharedBytes):
         event = self.clocks.unit_event(unit)
         self.read.put(offsets, width, stamp(event, unit))
         self._loads.put_unit(unit, offsets >> 4, event)
-        if self.moved is not None:
-            self.moved(name, "load", len(offsets) * width)
+        self.moved(name, "load", len(offsets) * width)
         return self._bytes(offsets, width)
 
     def load_pieces(
@@ -260,8 +259,7 @@ class SharedMemory(SharedBytes):
         self.read.fill(pieces, stamp(event, unit))
         self._loads.put_unit(unit, pieces, event)
         found: Bytes = self.data.view(ACCESS_TYPES[GRANULE])[pieces].view(np.uint8)
-        if self.moved is not None:
-            self.moved(name, "load", len(found))
+        self.moved(name, "load", len(found))
         return found.reshape(-1, GRANULE), written
 
     def _not_seen(self, offsets: Offsets, written: Numbers, clock: Clock, name: str) -> None:
@@ -298,8 +296,7 @@ class SharedMemory(SharedBytes):
         event = self.clocks.unit_event(unit)
         self._set(offsets, values)
         self.written.put(offsets, width, stamp(event, unit))
-        if self.moved is not None:
-            self.moved(name, "store", values.size)
+        self.moved(name, "store", values.size)
 
     # ---------------------------------------------------------- atomic operations
 
@@ -361,8 +358,7 @@ class SharedMemory(SharedBytes):
         self._check_loads(here, clock, name)
         self.data[start : start + size] = values
         self.written.fill(here, stamp(self.clocks.unit_event(unit), unit))
-        if self.moved is not None:
-            self.moved(name, "store", size)
+        self.moved(name, "store", size)
 
     def hold(self, offset: int, agent: int, event: int) -> None:
         """The 8 bytes at `offset` become an mbarrier, initialised by `agent` as `event`.

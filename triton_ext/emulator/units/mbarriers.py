@@ -282,9 +282,8 @@ def signal(cta: Cta, address: int, size: int, clock: Clock, unit: int) -> None:
         clock: what a thread that waits for the copy has seen afterwards.
     """
     barrier = find(cta, address)
-    if cta.machine.observer is not None:
-        cta.machine.observer.brings(cta, address >> RANK_SHIFT, barrier, barrier.phase)
-        cta.machine.observer.counts(barrier, "complete", None, size)
+    cta.machine.observer.brings(cta, address >> RANK_SHIFT, barrier, barrier.phase)
+    cta.machine.observer.counts(barrier, "complete", None, size)
     barrier.signals[unit] = int(clock.seen[unit]), barrier.phase
     barrier.complete_tx(size, clock)
     cta.machine.progress += 1
