@@ -34,6 +34,7 @@ from triton_ext.ops.operands import (
     aligned,
     aligned_empty,
     batch_of_one,
+    is_writable,
     memory_size,
     operand_view,
     padded_columns,
@@ -69,6 +70,8 @@ class Description:
         in_order: whether K must not be divided (`triton_ext.batch_invariant`).
         threads: how threads read and write the tensors, where TMA needs copies and they may do
             without; else None.
+        out_by_threads: whether TMA cannot write out; the plan is to new memory then, but for one by
+            threads.
     """
 
     gpu: Gpu
@@ -87,29 +90,32 @@ class Description:
     is_measurable: bool
     in_order: bool
     threads: Threads | None = None
+    out_by_threads: bool = False
 
 
 def described(gpu: Gpu, call: Call) -> Description:
     """The description of a call whose tensors fit.
 
     Args:
-        call: `upright`; its out has rows that TMA may write up to the next multiple of 16 bytes.
+        call: `upright`.
     """
     a, b, epilogue, _, out, *_ = call
     shape, dtype, batched = call.shape, call.dtype, b.dim() == 3
     applied, late = _applied(gpu, call)
     reads = () if out is None else tuple(_reads(call, out))
 
+    out_by_threads = out is not None and not is_writable(out)
+    written = None if out_by_threads else out
     memory = shape
-    if out is None and (math.prod(shape[:-1]) > 1 or gpu.index is None):
+    if written is None and (math.prod(shape[:-1]) > 1 or gpu.index is None):
         # One row on a GPU needs no more: its memory is given out in units of 512 bytes.
         memory = (*shape[:-1], padded_columns(shape[-1], dtype))
     new = torch.empty(memory, dtype=dtype, device="meta")[..., : shape[-1]]
     groups, gate = call.groups, epilogue.gate
     pairs = b if gate is None else gate.pairs(b)
-    c_view = view_by_rows(new if out is None else out, batched)
+    c_view = view_by_rows(new if written is None else written, batched)
     if groups is not None:
-        c_view = output_view(new if out is None else out, groups)
+        c_view = output_view(new if written is None else written, groups)
     blocks_a, blocks_b, mx_scales = epilogue.blocks_a, epilogue.blocks_b, epilogue.mx_scales
     reads_as = gpu.arch if mx_scales is None else 90  # as PreparedLaunch.reads_as
     if groups is None:
@@ -161,7 +167,7 @@ def described(gpu: Gpu, call: Call) -> Description:
     in_order = is_batch_invariant(call.batch_invariant)
     threads = None
     if (
-        (copies & {"a", "b"} or memory != shape)
+        (copies & {"a", "b"} or memory != shape or out_by_threads)
         and a.dtype == b.dtype
         and a.dtype in HALF_TYPES
         and dtype in WIDE_TYPES
@@ -187,6 +193,7 @@ def described(gpu: Gpu, call: Call) -> Description:
         is_measurable=not added,
         in_order=in_order,
         threads=threads,
+        out_by_threads=out_by_threads,
     )
 
 
@@ -277,7 +284,7 @@ def _by_threads(
         return None
     size, copies = found.problem.size, found.copies
     alone = tuned.seconds if tuned is not None else predicted_seconds(config, size)
-    new_rows = found.memory is not found.shape
+    new_rows = found.memory is not found.shape or found.out_by_threads
     copying = copying_seconds(size, "a" in copies, "b" in copies, new_rows)
     return division_by_threads(size, found.threads.access, alone + copying)
 
