@@ -127,7 +127,7 @@ def threads_of(
     if rows.data_ptr() != a.data_ptr() or made.data_ptr() != c.data_ptr():
         return None  # a copy
     of_a, of_b, of_c = rows_of(rows), rows_of(b), rows_of(made, by_rows=True)
-    if of_a is None or of_b is None or of_c is None:
+    if of_a is None or of_b is None or of_c is None or not _lies_apart(made, of_c):
         return None
     # Asynchronous copies of 4 and 8 bytes are slower than loads of elements: 6x51866x512 came at
     # 1.9 TB/s by two at a time, 3x50257x6616 at 2.7 one by one (H200).
@@ -139,6 +139,15 @@ def threads_of(
         if steps is None:
             return None
     return Threads(of_a, of_b, of_c, steps, _matrix_of_gemv(rows, b, of_a, of_b, of_c))
+
+
+def _lies_apart(made: Tensor, of_made: Rows) -> bool:
+    """Whether no two elements of an output lie at one place."""
+    of_made, (*batch, rows, columns) = of_made.by_elements, made.shape
+    within = (rows - 1) * of_made.step + columns
+    return (rows == 1 or of_made.step >= columns) and (
+        not batch or batch[0] == 1 or of_made.matrix >= within
+    )
 
 
 def _matrix_of_gemv(
