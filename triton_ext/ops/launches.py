@@ -355,21 +355,14 @@ class PreparedLaunch:
     ) -> None:  # fmt: skip
         """Launch through the JIT, and prepare for doing without it."""
         plan = self.plan
-        tiles: dict[str, Any] = {
-            "a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile,
-            "c0_desc": plan.c_tile, "edge_desc": plan.edge_tile, "own_desc": plan.own_tile,
-            "last_desc": plan.last_tile,
-        }  # fmt: skip
-        tiles |= zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False)
         others: dict[str, Any] = {
             name: number for name, number in self._numbers.items() if name in plan.arguments
         }
         for _, matrix, _, name in self._maps:
-            view, tile = self.views[matrix], tiles[name]
+            view, tile = self.views[matrix], plan.tiles[name]
             tensor = _matrices(a, b, c, epilogue, link)[matrix]
             assert tensor is not None  # the plan asks for this descriptor
             assert view is not None
-            assert tile is not None
             others[name] = TensorDescriptor(
                 tensor.view(torch.uint8) if tensor.dtype in UNKNOWN_TO_TRITON else tensor,
                 list(view.shape),
