@@ -34,19 +34,13 @@ DESCRIPTORS = {
 """The matrix of each descriptor: A, B, C or the residual, then the scales of the blocks of A and B,
 and a rank's own chunk. Besides come those that depend on which operand is the left one:
 ``edge_desc``, another one of the right operand, and the scales."""
-FIELDS = {
-    "bias": Epilogue._fields.index("bias"),
-    "a_scale": Epilogue._fields.index("scale_a"),
-    "b_scale": Epilogue._fields.index("scale_b"),
-    "alpha": Epilogue._fields.index("alpha"),
-    "beta": Epilogue._fields.index("beta"),
-    "a_blocks": Epilogue._fields.index("blocks_a"),
-    "b_blocks": Epilogue._fields.index("blocks_b"),
-    **{name: Epilogue._fields.index(name) for name in ("offs", "rows", "out_rows", "factors")},
-}
+OTHER_NAMES = {
+    "scale_a": "a_scale", "scale_b": "b_scale", "blocks_a": "a_blocks", "blocks_b": "b_blocks"
+}  # fmt: skip
+FIELDS = {OTHER_NAMES.get(name, name): i for i, name in enumerate(Epilogue._fields)}
 """Which field of the epilogue an argument of the kernel is."""
 BIAS = FIELDS["bias"]
-RESIDUAL, BLOCKS_A, BLOCKS_B = map(Epilogue._fields.index, ("residual", "blocks_a", "blocks_b"))
+RESIDUAL, BLOCKS_A, BLOCKS_B = (FIELDS[name] for name in ("residual", "a_blocks", "b_blocks"))
 
 
 class Link(NamedTuple):
