@@ -244,12 +244,10 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         clocks = cta.cluster.clocks
         phase = barrier.phase - 1 if by_parity else token >> _PENDING_BITS
         barrier.awaited = max(barrier.awaited, phase + 1)
-        for warp in (
-            lane_sets.warps(lanes).tolist() if phase < 0 or cta.under_way.let_through else ()
-        ):
-            cta.under_way.let_through.pop(warp, None)
+        for agent in cta.agents(lanes).tolist() if phase < 0 or clocks.let_through else ():
+            clocks.let_through.pop(agent, None)
             if phase < 0:
-                cta.under_way.let_through[warp] = at, barrier.name
+                clocks.let_through[agent] = at, barrier.name
         if cta.machine.observer is not None:
             cta.machine.observer.awaits(cta, lanes, barrier, phase, at)
         if relaxed:

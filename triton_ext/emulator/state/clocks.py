@@ -140,6 +140,8 @@ class Clocks:
         arrivals: the last one of each agent at each mbarrier of another block.
         withheld: what arrivals that release nothing, or too narrowly, would have released, with
             the instruction and why: for errors.
+        let_through: of each agent, its last wait, and the mbarrier's name, if no phase was complete
+            there yet: for errors.
     """
 
     def __init__(self, agents: int, number: int = 0, known: Foreign | None = None) -> None:
@@ -156,6 +158,7 @@ class Clocks:
         self.foreign: dict[int, Foreign] = dict.fromkeys(range(agents), known) if known else {}
         self.proxied: dict[int, Foreign] = dict(self.foreign)
         self.arrivals: dict[tuple[int, int], RemoteArrival] = {}
+        self.let_through: dict[int, tuple[Instruction, str]] = {}
         self.withheld: deque[tuple[NDArray[np.int64], Instruction, str]] = deque(maxlen=_WITHHELD)
         self._published: dict[int, dict[int, Clock]] = {}
         self._observed: dict[int, dict[int, Clock]] = {}
@@ -292,13 +295,26 @@ class Clocks:
         self.withheld.append((seen, at, why))
         return seen
 
-    def culprit(self, agent: int, event: int) -> str:
-        """The last arrival that would have released an event of an agent, in words; or ""."""
+    def passed(self, agent: int) -> str:
+        """The last wait of an agent, in words, if a fresh mbarrier let it through; or ""."""
+        if agent not in self.let_through:
+            return ""
+        at, name = self.let_through[agent]
+        where = at.source or f"PTX line {at.line}"
+        return (
+            f"at {where}, was for parity 1 of {name}, which lets it through until its first phase"
+            " is complete"
+        )
+
+    def culprit(self, agent: int, event: int, *, read: bool = False) -> str:
+        """The last arrival that would have released an event of an agent, in words; if there is
+        none and the event is a read, the wait that may have come too early; or ""."""
         for seen, at, why in reversed(self.withheld):
             if seen[agent] >= event:
                 where = at.source or f"PTX line {at.line}"
                 return f"; {at.opcode} at {where} {why} is missing"
-        return ""
+        passed = self.passed(agent) if read else ""
+        return f"; its last wait, {passed}" if passed else ""
 
     def left_out(self, agent: int, event: int) -> str:
         """The proxy fence that some lanes of a warp left out, in words; "" if that is not why."""

@@ -121,7 +121,7 @@ class SharedMemory(SharedBytes):
             raise SynchronizationFault(
                 f"shared address {address:#x} is written, and was read by"
                 f" {self.agent_name(loader)}, and nothing orders that read before (a barrier)"
-                f"{self.describe(address)}{self.clocks.culprit(loader, event)}"
+                f"{self.describe(address)}{self.clocks.culprit(loader, event, read=True)}"
             )
 
     def check_reads_fenced(self, start: int, size: int, clock: Clock, name: str) -> None:
@@ -153,7 +153,7 @@ class SharedMemory(SharedBytes):
                 f" by {self.agent_name(int(loaders[row]))}: nothing orders its read before (an"
                 " arrival at the mbarrier that the copy waits for, or a barrier)"
                 f"{self.describe(first * GRANULE)}"
-                f"{self.clocks.culprit(int(loaders[row]), int(loads[row, chunk]))}"
+                f"{self.clocks.culprit(int(loaders[row]), int(loads[row, chunk]), read=True)}"
             )
 
     def store(

@@ -122,7 +122,7 @@ class TensorMemory:
         self,
         columns: int,
         agent_name: Callable[[int], str],
-        culprit: Callable[[int, int], str],
+        culprit: Callable[..., str],
         undefined: Callable[[int, str], UninitializedRead],
     ) -> None:
         self.columns, self.agent_name, self.undefined = columns, agent_name, undefined
@@ -383,6 +383,7 @@ class TensorMemory:
         elif name.startswith("the tensor core"):
             why = "nothing waited for its completion (tcgen05.commit, then the mbarrier)"
         else:
-            why = "nothing orders the two" + self.culprit(first & AGENT_MASK, first >> AGENT_BITS)
+            found = self.culprit(first & AGENT_MASK, first >> AGENT_BITS, read=access == "load")
+            why = f"nothing orders the two{found}"
         why = f"tensor memory lane {lane}, column {column} is {what}, and {verb} {name}: {why}"
         raise SynchronizationFault(why)
