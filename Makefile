@@ -120,7 +120,7 @@ oracle: setup installed
 		$(PYTEST_ARGS)
 	export CORPUS_TIER=3 TRITON_EXT_FUZZ=5; $(PYTEST) tests/passes tests/kernels tests/hardware \
 		tests/layouts tests/ptx tests/mlir tests/test_integers.py tests/emulator/test_kernels.py \
-		tests/docs/test_layouts_page.py $(PYTEST_ARGS)
+		tests/distributed/test_emulated.py tests/docs/test_layouts_page.py $(PYTEST_ARGS)
 	export FUZZ=2000; $(RUN) -m pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)
 	$(RUN) tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
 	$(RUN) tests/support/sync_faults.py --each 2
@@ -135,11 +135,12 @@ oracle: setup installed
 
 # The kernels of other projects, as their packages have them, on the emulated GPUs, with the passes on,
 # and CUDA C++ of other projects, which git fetches, and JAX's; `make test` skips them. It writes
-# docs/reference/foreign.md. FOREIGN_ARGS="--projects vllm" for some.
+# docs/reference/foreign.md. Stopped, or after FOREIGN_ARGS="--minutes 10" for each of the three parts, it
+# goes on the next time; what our sources have not changed since is not run again (--again).
+# FOREIGN_ARGS="--projects vllm" for some. FOREIGN_PYTHON is a Python 3.12 for JAX.
 foreign: setup
-	$(BIN)/python tests/support/foreign.py --write $(FOREIGN_ARGS)
-	$(BIN)/python tests/support/foreign_cuda.py --write $(FOREIGN_ARGS)
-	$(BIN)/python tests/support/foreign_jax.py --write $(FOREIGN_ARGS)
+	@status=0; for part in foreign foreign_cuda foreign_jax; do \
+		$(BIN)/python tests/support/$$part.py --write $(FOREIGN_ARGS) || status=1; done; exit $$status
 
 # The site in build/site, with search: guide, reference, commands and API. A link within it that leads
 # nowhere is an error. Before it, what is generated of docs/ (tests compare it with what is

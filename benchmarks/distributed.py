@@ -151,8 +151,7 @@ def medians(
     return {name: statistics.median(each) for name, each in times.items()}
 
 
-def joined(rank: int, ranks: int, meeting: str) -> dist.ProcessGroup:
-    """The group of all ranks, of which this process is one."""
+def _rank(rank: int, ranks: int, meeting: str, arguments: argparse.Namespace) -> None:
     torch.cuda.set_device(rank)
     device = torch.device("cuda", rank)
     dist.init_process_group(
@@ -160,11 +159,6 @@ def joined(rank: int, ranks: int, meeting: str) -> dist.ProcessGroup:
     )
     group = dist.group.WORLD
     assert group is not None
-    return group
-
-
-def _rank(rank: int, ranks: int, meeting: str, arguments: argparse.Namespace) -> None:
-    group = joined(rank, ranks, meeting)
     problems = [Problem(*each) for each in CHOSEN]
     if arguments.random is not None:
         problems += drawn(arguments.random, arguments.number)
@@ -191,24 +185,12 @@ def main() -> None:
     parser.add_argument("--random", type=int, metavar="SEED", help="random problems, too")
     parser.add_argument("--number", type=int, default=20, help="how many of them")
     parser.add_argument("--rounds", type=int, default=9)
-    on_all_gpus(_rank, parser, parser.parse_args())
-
-
-def on_all_gpus(
-    function: Callable[..., None],
-    parser: argparse.ArgumentParser,
-    arguments: argparse.Namespace,
-) -> None:
-    """Call a function of rank, ranks, a file to meet at, and arguments, in a process for each GPU;
-    where there are fewer than two, end with the parser's error.
-    """
-    ranks = torch.cuda.device_count()
+    arguments, ranks = parser.parse_args(), torch.cuda.device_count()
     if ranks < 2:
         parser.error(f"needs two GPUs or more; there are {ranks}")
     os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
     with tempfile.TemporaryDirectory() as folder:
-        meeting = str(Path(folder) / "meeting")
-        spawn(function, (ranks, meeting, arguments), nprocs=ranks)
+        spawn(_rank, (ranks, str(Path(folder) / "meeting"), arguments), nprocs=ranks)
 
 
 if __name__ == "__main__":

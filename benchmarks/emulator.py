@@ -15,7 +15,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
@@ -53,38 +52,14 @@ def multiply(a, b):
 """
 
 _INTERPRETED = """
-import importlib.util
-spec = importlib.util.spec_from_file_location("interpreted", {path!r})
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-multiply = module.multiply
-"""
-
-_TUTORIAL = """
-import torch
-import triton
 import triton.language as tl
-
-
-@triton.jit
-def kernel(a_ptr, b_ptr, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    columns = tl.program_id(1) * BN + tl.arange(0, BN)
-    inner = tl.arange(0, BK)
-    acc = tl.zeros((BM, BN), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BK)):
-        at = k * BK + inner
-        a = tl.load(a_ptr + rows[:, None] * K + at[None, :], mask=at[None, :] < K, other=0.0)
-        b = tl.load(b_ptr + at[:, None] * N + columns[None, :], mask=at[:, None] < K, other=0.0)
-        acc = tl.dot(a, b, acc)
-    inside = (rows[:, None] < M) & (columns[None, :] < N)
-    tl.store(c_ptr + rows[:, None] * N + columns[None, :], acc.to(tl.float16), mask=inside)
-
-
+from benchmarks.triton_kernels import pointer_matmul
 def multiply(a, b):
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty((m, n), dtype=a.dtype)
-    kernel[(triton.cdiv(m, 128), triton.cdiv(n, 128))](a, b, c, m, n, k, BM=128, BN=128, BK=64)
+    grid = (-(-m // 128) * -(-n // 128),)
+    pointer_matmul[grid](a, b, c, c, m, n, k, k, 1, n, 1, n, BM=128, BN=128, BK=64, ACC=tl.float32,
+                         PRECISION="tf32", A_IN_REGISTERS=False, EPILOGUE="")
     return c
 """
 
@@ -128,15 +103,10 @@ CORES = len(os.sched_getaffinity(0))
 
 def measured() -> Iterator[Row]:
     """A row for each shape."""
-    build = Path("build/benchmarks")
-    build.mkdir(parents=True, exist_ok=True)
-    tutorial = build / "interpreted_matmul.py"
-    tutorial.write_text(_TUTORIAL)
-    interpreted = _INTERPRETED.format(path=str(tutorial))
     for shape in SHAPES:
         emulated = measure(shape, _EMULATED, CORES)
         alone = measure(shape, _EMULATED, 1)
-        theirs = measure(shape, interpreted, CORES, TRITON_INTERPRET="1")
+        theirs = measure(shape, _INTERPRETED, CORES, TRITON_INTERPRET="1")
         yield {
             "shape": shape,
             "blocks_of_128": -(-shape[0] // 128) * -(-shape[1] // 128),

@@ -1,7 +1,7 @@
-"""Products with scales by blocks, and of groups, beside PyTorch's and DeepGEMM's, on a Hopper GPU.
+"""Products with scales by blocks, of groups, and gated, beside PyTorch's and DeepGEMM's (sm_90).
 
     python -m benchmarks.experts [--json FILE] [--rounds N] [--seed N]
-        [--only blocks|tiles|groups|decode]
+        [--only blocks|groups|decode|gated]
 
 Device time: CUDA graphs of all sides, replayed in turn; the median of the rounds counts. DeepGEMM
 is a side where it can be imported. "error" is ours, of some rows against float64, over the norm of
@@ -18,15 +18,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn import functional
 
 import triton_ext
 from benchmarks import harness
 from benchmarks.harness import Row, Table
-from triton_ext.kernels.spec import kernel_spec
 from triton_ext.ops import plans
-from triton_ext.ops.call import Call
-from triton_ext.ops.epilogue import Epilogue
-from triton_ext.ops.products import product
 from triton_ext.ops.quantize import quantize_1x128, quantize_128x128
 from triton_ext.ops.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 
@@ -39,6 +36,11 @@ GROUPS = [
     (4, 8192, 4096, 7168), (4, 8192, 7168, 2048), (8, 4096, 4096, 7168), (32, 256, 4096, 7168)
 ]  # fmt: skip
 """Groups, about how many rows each has, N and K."""
+GATED = [
+    (8192, 14336, 4096), (4096, 8192, 2048), (4096, 24576, 8192), (2048, 5632, 2048),
+    (512, 14336, 4096), (64, 14336, 4096), (1, 14336, 4096),
+]  # fmt: skip
+"""Sizes (M, F, K) of models: F columns of C, 2 F of the weights."""
 DECODED = [(128, 64, 2048, 1024), (128, 4, 2048, 1024), (64, 8, 4096, 2048)]
 SAMPLE = 64
 """Rows of which the result is checked."""
@@ -117,8 +119,8 @@ def blocks(m: int, n: int, k: int) -> Case:
     one = torch.ones((), device="cuda")
     tried(sides, "one scale", partial(
         triton_ext.scaled_mm, a, b.t(), one, one, use_fast_accum=False))  # fmt: skip
-    kind: Any = getattr(torch.nn.functional, "ScalingType", None)
-    scaled_mm: Any = getattr(torch.nn.functional, "scaled_mm", None)
+    kind: Any = getattr(functional, "ScalingType", None)
+    scaled_mm: Any = getattr(functional, "scaled_mm", None)
     if kind is not None:
         tried(sides, "torch", lambda: scaled_mm(
             a, b.t(), columns, kind.BlockWise1x128, sb.t(), kind.BlockWise128x128))  # fmt: skip
@@ -170,7 +172,7 @@ def grouped(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Case:
     sides: dict[str, Launch] = {}
     ours = partial(triton_ext.grouped_mm, x, w.mT, offs)
     kernel = kernel_of(sides, ours)
-    theirs: Any = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
+    theirs: Any = getattr(functional, "grouped_mm", None) or torch._grouped_mm
     tried(sides, "torch", lambda: theirs(x, w.mT, offs=offs))
     ends = [0, *offs.tolist()]
     pairs = list(enumerate(itertools.pairwise(ends)))
@@ -226,7 +228,7 @@ def weights(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Case:
     sides: dict[str, Launch] = {}
     ours = partial(triton_ext.grouped_mm, x.t(), grad, offs)
     kernel = kernel_of(sides, ours)
-    theirs: Any = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
+    theirs: Any = getattr(functional, "grouped_mm", None) or torch._grouped_mm
     tried(sides, "torch", lambda: theirs(x.t(), grad, offs=offs))
     own = which == 0
     expected = x[own, :SAMPLE].double().t() @ grad[own].double()
@@ -235,35 +237,33 @@ def weights(groups: int, rows: int, n: int, k: int, seed: int = 0) -> Case:
     return Case("bf16, weights", len(x), n, k, groups, sides, error, moved, kernel)
 
 
-SCALED_TILES: Mapping[str, Mapping[str, Any]] = {
-    "128x128": {"consumers": 2, "stages": 6},
-    "128x128 of 2": {"consumers": 2, "stages": 6, "cluster_m": 2},
-    "64x128 in turn": {"consumers": 2, "stages": 7, "block_m": 64, "pingpong": True},
-    "128x192": {"consumers": 2, "stages": 4, "block_n": 192, "c_parts": 3},
-    "128x192 of 2": {"consumers": 2, "stages": 4, "block_n": 192, "c_parts": 3, "cluster_m": 2},
-    "256x96": {"consumers": 2, "stages": 4, "block_m": 256, "block_n": 96, "c_parts": 3},
-    "128x96": {"consumers": 2, "stages": 7, "block_n": 96, "c_parts": 3},
-    "64x128": {"consumers": 1, "stages": 8, "block_m": 64},
-}
-"""Tiles of scales by blocks that are timed beside each other, which fit any size."""
+def _composite(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return _pointwise(functional.linear(x, w))
 
 
-def tiles(m: int, n: int, k: int) -> Case:
-    """e4m3 with scales of 1x128 and of 128x128, in several tiles, and with one scale in the same
-    ("=").
+def _pointwise(sums: torch.Tensor) -> torch.Tensor:
+    gate, up = sums.chunk(2, -1)
+    return functional.silu(gate) * up
+
+
+def gated(m: int, f: int, k: int) -> Case:
+    """bf16, swiglu of (M, K) and weights (2 F, K), of gate and up one after the other. "torch" is
+    ``torch.compile`` of it: cuBLAS and a pointwise kernel; "two" our product and that kernel, and
+    "product" cuBLAS's product alone.
     """
-    a, sa = quantize_1x128(torch.randn(m, k, device="cuda").bfloat16())
-    b, sb = quantize_128x128(torch.randn(n, k, device="cuda").bfloat16())
+    x = torch.randn(m, k, device="cuda").bfloat16()
+    w = (torch.randn(2 * f, k, device="cuda") * k**-0.5).bfloat16()
     sides: dict[str, Launch] = {}
-    kernel = kernel_of(sides, partial(triton_ext.scaled_mm, a, b.t(), sa, sb.t()))
-    scaled = Epilogue(blocks_a=sa, blocks_b=sb.t(), fp32_accumulation=True)
-    for name, tile in SCALED_TILES.items():
-        config = kernel_spec(90, "e4m3", out_type="bf16", block_k=128, **tile)
-        for title, epilogue in ((name, scaled), (f"= {name}", Epilogue(fp32_accumulation=True))):
-            call = Call(a, b.t(), epilogue, torch.bfloat16, config=config)
-            if title[0] != "=" or name == "128x128":
-                tried(sides, title, partial(product, call))
-    return Case("tiles", m, n, k, 1, sides, 0.0, m * k + n * k + 2 * m * n, kernel)
+    ours = partial(triton_ext.linear, x, w, activation="swiglu")
+    kernel = kernel_of(sides, ours)
+    compiled, activate = (torch.compile(each, dynamic=False) for each in (_composite, _pointwise))
+    tried(sides, "torch", lambda: compiled(x, w))
+    tried(sides, "two", lambda: activate(triton_ext.linear(x, w)))
+    tried(sides, "product", lambda: functional.linear(x, w))
+    some = torch.randperm(m, device="cuda")[:SAMPLE]
+    expected = _composite(x[some].double(), w.double())
+    moved = 2.0 * (m * k + 2 * f * k + m * f)
+    return Case("swiglu", m, 2 * f, k, 1, sides, error_of(ours()[some], expected), moved, kernel)
 
 
 def timed(case: Case, rounds: int) -> dict[str, float]:
@@ -279,7 +279,7 @@ def timed(case: Case, rounds: int) -> dict[str, float]:
 def cases(only: str, seed: int) -> Iterator[Callable[[], Case]]:
     """What is measured."""
     drawn = random.Random(seed)
-    shapes, groups = SHAPES, GROUPS
+    shapes, groups, gates = SHAPES, GROUPS, GATED
     if seed:
         shapes = [
             (m, 128 * drawn.randint(8, 128), 128 * drawn.randint(4, 128))
@@ -289,16 +289,22 @@ def cases(only: str, seed: int) -> Iterator[Callable[[], Case]]:
             (count, rows, 128 * drawn.randint(8, 56), 128 * drawn.randint(8, 56))
             for count, rows in ((4, 8192), (8, 2048), (16, 1024), (64, 256))
         ]
+        drawn = random.Random(seed)
+        gates = [
+            (m, 64 * drawn.randint(16, 256), 64 * drawn.randint(least, most))
+            for m in (8192, 4096, 2048, drawn.randint(500, 5000))
+            for least, most in ((16, 64), (112, 128))
+        ] + [(m, 64 * drawn.randint(16, 256), 64 * drawn.randint(16, 64)) for m in (64, 8)]
     if only in ("all", "blocks"):
         yield from (partial(blocks, *shape) for shape in shapes)
-    if only == "tiles":
-        yield from (partial(tiles, *shape) for shape in shapes[:5])
     if only in ("all", "groups"):
         for each in groups:
             yield from (partial(make, *each, seed) for make in (grouped, grouped_blocks, weights))
     if only in ("all", "decode"):
         for each in DECODED:
             yield from (partial(make, *each, seed) for make in (grouped, grouped_blocks))
+    if only in ("all", "gated"):
+        yield from (partial(gated, *shape) for shape in gates)
 
 
 def measured(rounds: int, only: str, seed: int) -> Iterator[Row]:
@@ -310,30 +316,29 @@ def measured(rounds: int, only: str, seed: int) -> Iterator[Row]:
         flops = 2.0 * case.m * case.n * case.k
         row: Row = {
             "product": case.title, "m": case.m, "n": case.n, "k": case.k, "groups": case.groups,
-            "error": case.error, "seconds": seconds,
-            "kernel": case.kernel,
+            "error": case.error, "seconds": seconds, "kernel": case.kernel,
         }  # fmt: skip
         row |= {name: flops / each * 1e-12 for name, each in seconds.items()}
-        if only == "tiles":
-            found = (f"{name} {flops / each * 1e-12:.0f}" for name, each in seconds.items())
-            print("   ", "; ".join(found))
         if "ours" in seconds:
             row["gb"] = case.moved / seconds["ours"] * 1e-9
-            for name in ("torch", "DeepGEMM"):
-                if name in seconds:
-                    row[f"to {name}"] = seconds[name] / seconds["ours"]
+            row |= {f"to {name}": each / seconds["ours"] for name, each in seconds.items()}
         del case
         torch.cuda.empty_cache()
         yield row
+
+
+def _others(row: Row) -> str:
+    """The sides that have no column."""
+    sides = row["seconds"].keys() - {"ours", "torch", "DeepGEMM"}
+    return "  " + "; ".join(f"{name} {row[name]:.0f}" for name in sorted(sides))
 
 
 TABLE = Table(
     ("product", "<16", "product"), ("groups", ">7", "groups"), ("M", ">7", "m"), ("N", ">7", "n"),
     ("K", ">7", "k"), ("ours", ">8.1f", "ours"), ("torch", ">8.1f", "torch"),
     ("DeepGEMM", ">10.1f", "DeepGEMM"), ("/torch", ">8.3f", "to torch"),
-    ("/DeepGEMM", ">10.3f", "to DeepGEMM"), ("one scale", ">10.1f", "one scale"),
-    ("rows", ">8.1f", "rows"), ("one by one", ">11.1f", "one by one"), ("GB/s", ">7.0f", "gb"),
-    ("error", ">9.1e", "error"), ("  kernel", "", "kernel"),
+    ("/DeepGEMM", ">10.3f", "to DeepGEMM"), ("GB/s", ">7.0f", "gb"), ("error", ">9.1e", "error"),
+    ("  others", "<40", _others), ("  kernel", "", "kernel"),
 )  # fmt: skip
 
 

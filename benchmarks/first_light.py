@@ -6,9 +6,8 @@ The claims are products of every type, right and with the emulator's bits; singl
 same PTX there and on the emulator (`tests/support/silicon/replay.py`); the time beside cuBLAS; the
 cost model, calibrated; the tests that need this GPU. Each ends as "confirmed", "wrong", "measured"
 or "not run", with what was seen, in a file that is written after each: started again, the command
-goes on from there. On a GPU the claims are tried in a process of their own, and after one that is
-wrong in another, as a kernel that never ran on silicon may hang the GPU, or leave the process's
-context unusable.
+goes on from there. On a GPU each claim is tried in a process of its own, as a kernel that never ran
+on silicon may hang the GPU, or leave the process's context unusable.
 """
 
 from __future__ import annotations
@@ -347,7 +346,7 @@ class Report:
     def write(self) -> None:
         """Keep it."""
         self.found["verdict"] = verdict(self.place, self.claims)
-        whole = self.file.with_suffix(".new")  # who reads it meanwhile finds the one before
+        whole = self.file.with_suffix(".new")  # a process that is ended leaves the one before
         whole.write_text(json.dumps(self.found, indent=1) + "\n")
         whole.replace(self.file)
 
@@ -377,54 +376,40 @@ class Report:
 
 
 def try_all(report: Report, chosen: Sequence[Claim]) -> None:
-    """Try claims in this process; on a GPU up to the first that is wrong."""
+    """Try claims in this process."""
     for claim in report.pending(chosen):
         start = time.perf_counter()
-        click.echo(f"[{chosen.index(claim) + 1}/{len(chosen)}] {claim.name}: ", nl=False)
+        click.echo(f"{claim.name}: ", nl=False)
         finding = tried(report.place, claim)
         seconds = time.perf_counter() - start
         click.echo(f"{finding.state} ({seconds:.1f} s): {finding.seen}")
         report.note(claim, finding, seconds)
-        if finding.state == "wrong" and not report.place.emulated:
-            return
 
 
 def try_in_processes(report: Report, chosen: Sequence[Claim], seconds: float) -> Report:
-    """Try claims in one process after the other, each until something is wrong; for so long."""
+    """Try each claim in a process of its own, all within so long."""
     deadline = time.monotonic() + seconds
     command = [sys.executable, "-m", "benchmarks.first_light", "--here", "--json"]
-    while (pending := report.pending(chosen)) and time.monotonic() < deadline:
-        names = [option for claim in pending for option in ("--claim", claim.name)]
-        process = subprocess.Popen(
-            [*command, str(report.file.absolute()), *names], cwd=ROOT, start_new_session=True
-        )
-        number, claim, begun = len(pending), pending[0], time.monotonic()
-        finding = Finding("", "")  # of what the process was at, if it is ended
-        while process.poll() is None and not finding.state:
-            time.sleep(0.2)
-            report = Report.of(report.file, report.place)
-            left = report.pending(chosen)
-            if len(left) < number and left:
-                number, claim, begun = len(left), left[0], time.monotonic()
-            if time.monotonic() > deadline:
-                finding = Finding("not run", "it was ended: there was no time left")
-            elif time.monotonic() - begun > LIMIT_SECONDS:
-                finding = Finding("wrong", f"did not end in {LIMIT_SECONDS} s")
-        if finding.state and process.poll() is None:
+    for claim in report.pending(chosen):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            if claim.name not in report.claims:
+                report.note(claim, Finding("not run", "there was no time left"))
+            continue
+        words = [*command, str(report.file.absolute()), "--claim", claim.name]
+        process = subprocess.Popen(words, cwd=ROOT, start_new_session=True)
+        try:
+            status = process.wait(min(left, LIMIT_SECONDS))
+            finding = Finding("wrong", f"its process ended: {status}")
+        except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            click.echo(finding.seen)
-        elif finding.state == "wrong":
-            finding = Finding("", "")  # it has ended by itself meanwhile
+            finding = Finding("wrong", f"did not end in {LIMIT_SECONDS} s")
+            if left < LIMIT_SECONDS:
+                finding = Finding("not run", "it was ended: there was no time left")
         report = Report.of(report.file, report.place)
-        left = report.pending(chosen)
-        if not finding.state and left and (process.returncode or len(left) == len(pending)):
-            claim, finding = left[0], Finding("wrong", f"its process ended: {process.returncode}")
-        if finding.state:
+        if report.pending([claim]):
             report.note(claim, finding)
-    for claim in pending:
-        if claim.name not in report.claims:
-            report.note(claim, Finding("not run", "there was no time left"))
     return report
 
 
@@ -461,11 +446,11 @@ def summarized(found: dict[str, Any]) -> str:
 @click.option("--seconds", type=Seconds(), default=86400.0,
               help="End after so long; the rest is not run.")  # fmt: skip
 @click.option("--summary", is_flag=True, help="Print what the file holds, as Markdown.")
-@click.option("--claim", "names", multiple=True, hidden=True)
+@click.option("--claim", "name", hidden=True)
 @click.option("--here", is_flag=True, hidden=True)
 def first_light(
     file: Path, emulate: str | None, only: str, seconds: float, summary: bool,
-    names: Sequence[str], here: bool,
+    name: str | None, here: bool,
 ) -> None:  # fmt: skip
     """Try all that is claimed of a GPU on the one that is there (needs Triton, torch)."""
     if summary:
@@ -487,7 +472,7 @@ def first_light(
     report = Report.of(file, place)
     chosen = [claim for claim in claims(place) if only in claim.name]
     if here:
-        try_all(report, [claim for claim in chosen if claim.name in names])
+        try_all(report, [claim for claim in chosen if claim.name == name])
         return
     report.start(chosen)
     if place.emulated:

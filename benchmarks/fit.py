@@ -15,11 +15,6 @@ correction of the logarithm of the predicted time, from the times of all GPUs: `
 writes it, to the constants as they are.
 
 Constants are fitted to files of one GPU.
-
-    python -m benchmarks.fit --promoted promoted.json
-
-takes a survey of promoted sums (``benchmarks.survey --classes "e4m3 promoted"``), and says what the
-choice costs for each number of cycles that a sum may be waited for.
 """
 
 from __future__ import annotations
@@ -301,20 +296,6 @@ def write_correction(timed: Sequence[Timed], folds: int, path: Path) -> None:
     learnt(timed).save(path)
 
 
-def promotion_costs(timed: Sequence[Timed]) -> None:
-    """What choices of promoted sums cost, by `sm90.FP32_CYCLES`."""
-    for cycles in range(0, 401, 20):
-        found, off = [], []
-        for each in timed:
-            table, problem = each.compared
-            plain = [each.with_fields(fp32_accumulation=False) for each in table.specs]
-            without = sm90.seconds(Table.of(plain), problem)
-            predicted = sm90.fp32_seconds(table, problem, without, cycles)
-            off += np.abs(predicted / each.seconds - 1).tolist()
-            found.append(each.seconds[int(predicted.argmin())] / min(each.seconds))
-        report(f"{cycles} cycles", timed, found, statistics.median(off))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, help="of benchmarks.survey")
@@ -322,14 +303,8 @@ def main() -> None:
     parser.add_argument(
         "--correction", type=Path, metavar="FILE", help="write what is learnt, and fit nothing"
     )
-    parser.add_argument(
-        "--promoted", action="store_true", help="of promoted sums: say what waiting costs"
-    )
     arguments = parser.parse_args()
     timed = [each for path in arguments.files for each in read(path)]
-    if arguments.promoted:
-        promotion_costs(timed)
-        return
     gpus = list(dict.fromkeys(each.gpu for each in timed))
     for gpu in gpus:
         own = [each for each in timed if each.gpu == gpu]

@@ -14,7 +14,7 @@ without swizzle would take 8.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from triton.experimental import gluon
@@ -37,6 +37,7 @@ from triton_ext.compat import LAUNCH_OPTIONS, async_load, async_store, reinterpr
 from triton_ext.hardware.banks import chunk_access
 from triton_ext.hardware.tma_tile import tile_copies
 from triton_ext.kernels.launch import (
+    LaunchPlan,
     compile_matmul,
     compiled_arguments,
     descriptor,
@@ -177,6 +178,18 @@ def tiled_step(name: str, *, swizzle: bool, tma_store: bool) -> Step:
     return Step(name, launches, (BLOCK, BLOCK, BLOCK), 2 * BLOCK // width, wavefronts)
 
 
+def launch_of(
+    config: KernelSpec, plan: LaunchPlan, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
+) -> Callable[[], None]:
+    """The launch of a kernel; by Triton's JIT, as on the emulated GPU, of tensors on the host."""
+    workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device=a.device)
+    arguments = launch_arguments(config, plan, a, b, c, workspace=workspace)
+    if a.device.type == "cpu":
+        return lambda: plan.launch(arguments)
+    compiled, values = compile_matmul(config), compiled_arguments(plan, arguments)
+    return lambda: compiled[plan.grid](*values, stream=torch.cuda.current_stream().cuda_stream)
+
+
 def configured_step(name: str, config: KernelSpec, *, persistent: bool = True) -> Step:
     """A kernel of `triton_ext.kernels`."""
     tile, blocks = config.tile, config.tile.cluster_size
@@ -186,10 +199,8 @@ def configured_step(name: str, config: KernelSpec, *, persistent: bool = True) -
             config, c.shape[0], c.shape[1], a.shape[1], torch.cuda.get_device_properties()
         )
         tiles = -(-c.shape[0] // (tile.block_m * blocks)) * -(-c.shape[1] // tile.block_n)
-        grid = plan.grid if persistent else (tiles, 1, 1)
-        compiled = compile_matmul(config)
-        arguments = compiled_arguments(plan, launch_arguments(config, plan, a, b, c))
-        return lambda: compiled[grid](*arguments, stream=torch.cuda.current_stream().cuda_stream)
+        plan = plan if persistent else replace(plan, grid=(tiles, 1, 1))
+        return launch_of(config, plan, a, b, c)
 
     a_boxes, b_boxes = (
         len(tile_copies((1 << 16, 1 << 16), each.tma_shape, each.tma_encoding).boxes)

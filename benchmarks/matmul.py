@@ -30,7 +30,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -83,15 +82,11 @@ MULTIPROCESSORS = 132
 
 
 def kernel_launches(
-    problem: Problem, config: KernelSpec, sets: Sequence[Operands], compiled: Any = None,
-    group: int | None = None,
-) -> Callable[[int], None]:  # fmt: skip
-    """Launches a configuration's kernel, which may have been compiled before, on input set i; if
-    `group` is given, so many rows of tiles run together.
-    """
+    problem: Problem, config: KernelSpec, sets: Sequence[Operands], compiled: Any = None
+) -> Callable[[int], None]:
+    """Launches a configuration's kernel, which may have been compiled before, on input set i."""
     gpu = torch.cuda.get_device_properties()
     plan = launch_plan(config, problem.m, problem.n, problem.k, gpu)
-    plan = plan if group is None else replace(plan, group=group)
     compiled = compiled or compile_matmul(config)
     workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device="cuda")
     calls = [

@@ -4,8 +4,7 @@
 
 Each case is a small PTX kernel that reads ``%clock64`` before and after what it repeats, launched
 through the driver; `triton_ext.timeline.gpus` quotes the results. With ``--emulate`` the same
-kernels run on the emulated GPU, which says that they are legal (and nothing about time). The case
-``stamps`` is a ring of TMA loads and products whose roles write when each of their steps begins.
+kernels run on the emulated GPU, which says that they are legal (and nothing about time).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from benchmarks.units.copies import ring, stores, tma
 from benchmarks.units.instructions import EXPONENTIAL, MMA, simple
 from benchmarks.units.memory import chase, streaming
 from benchmarks.units.products import power, wgmma
-from benchmarks.units.roles import stamped
 from benchmarks.units.signals import FAR, RELEASE, barrier_round_trip, one_way, sends
 
 
@@ -110,8 +108,6 @@ def cases() -> Iterator[Case]:
         for blocks in (SMS, 2 * SMS):
             yield streaming(blocks, megabytes, store=False)
             yield streaming(blocks, megabytes, store=True)
-    for n, stages in itertools.product((64, 128, 256), (2, 4)):
-        yield stamped(n, stages)
     for n, pause in itertools.product((64, 128, 256), (0, 1000, 4000)):
         yield power(n, pause)
     yield power(256, random=False)
@@ -124,7 +120,7 @@ TABLE = Table(
     ("case", "<24", "case"),
     ("which", "<62", lambda row: ", ".join(
         f"{k} {v}" for k, v in row.items()
-        if k not in ("case", "repeats", "cycles", "stamps", "nanoseconds", "bytes_per_second",
+        if k not in ("case", "repeats", "cycles", "nanoseconds", "bytes_per_second",
                      "bytes_per_cycle", "slowest", "beside"))),
     ("cycles", ">10.2f", "cycles"),
     ("bytes/cycle", ">12.2f", "bytes_per_cycle"),
@@ -141,7 +137,7 @@ def rows(only: str, emulate: bool) -> Iterator[Row]:
     for case in cases():
         if not any(part in case.name for part in only.split(",")):
             continue
-        once = emulate or case.stamps or case.watched
+        once = emulate or case.watched
         runs = [case.row(emulate) for _ in range(1 if once else 3)]
         yield runs[0] | {"cycles": statistics.median(run["cycles"] for run in runs)}
 

@@ -37,11 +37,9 @@ from benchmarks.matmul import (
     torch_launches,
 )
 from benchmarks.problems import DRAWN, Problem, drawn_problems, input_sets, problem_of
-from triton_ext.kernels.choice import sm90
 from triton_ext.kernels.choice.choose import ranked
 from triton_ext.kernels.choice.gpus import MODELS, GpuModel, model_of
 from triton_ext.kernels.launch import compile_matmul
-from triton_ext.kernels.rasterization import ORDERS
 from triton_ext.kernels.spec import KernelSpec, read_spec
 from triton_ext.kernels.tile import SimpleTile
 from triton_ext.ops.replay import graph_of, launches_in_graph, replayed_seconds
@@ -61,21 +59,14 @@ def kind(config: KernelSpec) -> tuple[Any, ...]:
 
 
 def considered(
-    problem: Problem, number: int, arch: int, multiprocessors: int, gpu: GpuModel,
-    every_tile: bool = False,
-) -> list[KernelSpec]:  # fmt: skip
-    """The configurations to measure, the cost model's choice first.
-
-    Args:
-        every_tile: on sm_90, of all tiles, not of the candidates alone.
-    """
+    problem: Problem, number: int, arch: int, multiprocessors: int, gpu: GpuModel
+) -> list[KernelSpec]:
+    """The configurations to measure, the cost model's choice first."""
     product, size = problem.product, problem.size(multiprocessors, gpu)
     in_order = ranked(arch, product, size)
     choice = (
         next(ranked(arch, product, size)) if arch == 100 else problem.config(multiprocessors, gpu)
     )
-    if every_tile:
-        in_order = sm90.compare(tiles.table_of(problem), size)
     first = list(itertools.islice(in_order, DEEP * number))
     seen: Counter[tuple[Any, ...]] = Counter()
     found = first[: number // 2]
@@ -86,50 +77,28 @@ def considered(
     return [choice, *(c for c in found if c != choice)][:number]
 
 
-def orders_of(problem: Problem, config: KernelSpec) -> list[int]:
-    """The orders of tiles that differ: how many rows of them run together, up to all."""
-    assert not isinstance(config.tile, SimpleTile)
-    rows = problem.n if config.tile.swap_ab else problem.m
-    tiles = math.ceil(rows / (config.tile.rows * config.tile.cluster_m))
-    return sorted({min(group, tiles) for group in (*ORDERS, tiles)})
-
-
-def measure(problem: Problem, configs: Sequence[KernelSpec], orders: bool = False) -> Row:
-    """The seconds of a launch of each configuration, and of cuBLAS.
-
-    Args:
-        orders: in each order of tiles, not in the one alone that is chosen.
-    """
+def measure(problem: Problem, configs: Sequence[KernelSpec]) -> Row:
+    """The seconds of a launch of each configuration, and of cuBLAS."""
     sets = input_sets(problem)
     estimate = 2e-6 + max(problem.flops / 700e12, problem.bytes / 4e12)
     count = launches_in_graph(estimate, len(sets))
     sides: dict[str, Callable[[int], None]] = {"torch": torch_launches(problem, sets)}
-    asked = [
-        (config, group)
-        for config in configs
-        for group in (orders_of(problem, config) if orders else [None])
-    ]
     sides |= {
-        str(i): kernel_launches(problem, config, sets, compiled(config), group)
-        for i, (config, group) in enumerate(asked)
+        str(i): kernel_launches(problem, config, sets, compiled(config))
+        for i, config in enumerate(configs)
     }
     limit = 1.5 * checked(problem, sides["torch"], sets[0]) + 1e-3
     for name, launch in sides.items():
         error = checked(problem, launch, sets[0])
         if not error <= limit:
-            raise AssertionError(f"{problem}, {asked[int(name)]}: error {error}")
+            raise AssertionError(f"{problem}, {configs[int(name)]}: error {error}")
     graphs = {name: graph_of(launch, count) for name, launch in sides.items()}
     for graph in graphs.values():
         graph.replay()
     rounds = replayed_seconds(graphs, ROUNDS if problem.flops < 3e11 else 2)
     seconds = {name: statistics.median(times) / count for name, times in rounds.items()}
     found: list[dict[str, Any]] = [
-        {
-            "config": config.fields(),
-            **({} if group is None else {"group": group}),
-            "seconds": seconds[str(i)],
-        }
-        for i, (config, group) in enumerate(asked)
+        {"config": config.fields(), "seconds": seconds[str(i)]} for i, config in enumerate(configs)
     ]
     best = min(found, key=lambda each: each["seconds"])
     return {
@@ -143,14 +112,14 @@ def measure(problem: Problem, configs: Sequence[KernelSpec], orders: bool = Fals
     }  # fmt: skip
 
 
-def rows(work: Iterable[Planned], seconds: float, orders: bool) -> Iterator[Row]:
+def rows(work: Iterable[Planned], seconds: float) -> Iterator[Row]:
     """The measured rows, as long as there is time."""
     begin = time.perf_counter()
     for problem, configs in work:
         if time.perf_counter() - begin > seconds:
             print(f"stopped after {seconds} s")
             return
-        yield measure(problem, configs, orders)
+        yield measure(problem, configs)
 
 
 TABLE = Table(
@@ -176,12 +145,6 @@ def main() -> None:
         help="only problems of so many",
     )  # fmt: skip
     parser.add_argument(
-        "--every-tile", action="store_true", help="not only those that benchmarks.tiles has chosen"
-    )
-    parser.add_argument(
-        "--orders", action="store_true", help="measure each in every order of tiles"
-    )
-    parser.add_argument(
         "--seconds", type=float, default=300, help="to compile and measure for, at most"
     )
     parser.add_argument("--plan", type=Path, metavar="FILE", help="write what to measure")
@@ -195,7 +158,7 @@ def main() -> None:
     torch.manual_seed(0)
     pool = ProcessPoolExecutor(processes())
     try:
-        measured = rows(compiled_ahead(plan, pool), arguments.seconds, arguments.orders)
+        measured = rows(compiled_ahead(plan, pool), arguments.seconds)
         harness.report("survey", measured, TABLE, arguments.json)
     finally:
         pool.shutdown(cancel_futures=True)
@@ -216,9 +179,8 @@ def planned(arguments: argparse.Namespace) -> Iterator[Planned]:
     low, high = arguments.operations
     problems = [problem for problem in problems if low <= problem.flops <= high]
     numbers = [arguments.candidates // (2 if each.flops > 8e11 else 1) for each in problems]
-    asked = *of_gpu, arguments.every_tile
     with ProcessPoolExecutor(processes()) as pool:
-        choices = pool.map(considered, problems, numbers, *map(itertools.repeat, asked))
+        choices = pool.map(considered, problems, numbers, *map(itertools.repeat, of_gpu))
         yield from zip(problems, choices, strict=True)
 
 

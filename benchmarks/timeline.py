@@ -56,12 +56,7 @@ from benchmarks.triton_kernels import (
 )
 from triton_ext.compat import LAUNCH_OPTIONS
 from triton_ext.emulator.errors import EmulationError
-from triton_ext.kernels.launch import (
-    compile_matmul,
-    compiled_arguments,
-    launch_arguments,
-    launch_plan,
-)
+from triton_ext.kernels.launch import launch_plan
 from triton_ext.kernels.spec import KernelSpec, read_spec
 from triton_ext.kernels.tile import SimpleTile
 from triton_ext.timeline.gpus import GPUS
@@ -140,14 +135,7 @@ def _matmul(problem: Problem, config: KernelSpec) -> Callable[[str], Launch]:
         b = operand(n, k).T if problem.b_major == "K" else operand(k, n)
         c_type = torch.bfloat16 if problem.element_type == "e4m3" else dtype
         c = torch.empty((m, n), dtype=c_type, device=device)
-        plan = launch_plan(config, m, n, k, GPU)
-        workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device=device)
-        arguments = launch_arguments(config, plan, a, b, c, workspace=workspace)
-        if device == "cpu":
-            return lambda: plan.launch(arguments)
-        compiled = compile_matmul(config)
-        values = compiled_arguments(plan, arguments)
-        return lambda: compiled[plan.grid](*values, stream=torch.cuda.current_stream().cuda_stream)
+        return ladder.launch_of(config, launch_plan(config, m, n, k, GPU), a, b, c)
 
     return prepare
 
@@ -351,33 +339,15 @@ def measure(work: Workload) -> Row:
     }
 
 
-class _Uncompiled:
-    """On the emulated GPU: a kernel that `compile_matmul` would have compiled."""
-
-    def __init__(self, config: KernelSpec) -> None:
-        plan = launch_plan(config, 256, 256, 256, GPU)
-        self._kernel, self._options = plan.kernel, plan.options
-
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        def launch(*arguments: Any, stream: Any) -> None:
-            named = dict(zip(self._kernel.arg_names, arguments, strict=True))
-            self._kernel[grid](**{**named, **self._options})
-
-        return launch
-
-
 def record(work: Workload, gpu: str = "H200") -> Timeline:
     """The predicted timeline of a workload; of zeros, as values do not matter.
 
     Raises:
         EmulationError: it takes longer than two minutes, say.
     """
-    stream = SimpleNamespace(cuda_stream=0)
     with (
         mock.patch.object(torch, "randn", lambda shape, device: torch.zeros(shape)),
         mock.patch.object(torch.cuda, "get_device_properties", return_value=GPU),
-        mock.patch.object(torch.cuda, "current_stream", return_value=stream),
-        mock.patch.object(ladder, "compile_matmul", _Uncompiled),
         triton_ext.emulate(
             "sm_90",
             time=GPUS[gpu].but(warm=work.warm),

@@ -16,9 +16,16 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.choice.choose import choose_config, with_epilogue
+from triton_ext.kernels.by_threads import ThreadSpec, thread_spec
+from triton_ext.kernels.choice.by_threads import (
+    access_of_contiguous,
+    copying_seconds,
+    division_by_threads,
+)
+from triton_ext.kernels.choice.choose import choose_config, predicted_seconds, with_epilogue
 from triton_ext.kernels.choice.fixed_set import fixed_set
 from triton_ext.kernels.choice.problem import Problem
+from triton_ext.kernels.element_types import ELEMENT_TYPES
 from triton_ext.kernels.epilogue import NO_EPILOGUE, EpilogueSpec
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.spec import KernelSpec, read_spec
@@ -38,7 +45,7 @@ class Precompiled:
         error: why it does not compile, or None.
     """
 
-    config: KernelSpec
+    config: KernelSpec | ThreadSpec
     seconds: float
     was_there: bool
     error: str | None
@@ -55,6 +62,33 @@ def configurations(
         with_epilogue(choose_config(arch, product, each), each.k, epilogue) for each in problems
     )
     return [*dict.fromkeys(chosen)]
+
+
+def with_by_threads(
+    arch: int,
+    product: ProductSpec,
+    problems: Iterable[Problem],
+    epilogue: EpilogueSpec = NO_EPILOGUE,
+) -> list[KernelSpec | ThreadSpec]:
+    """`configurations`; but of contiguous operands that TMA cannot read the kernels whose operands
+    threads load, where these are chosen. (What copies is compiled at its first launch.)
+    """
+    majors = product.a_major, product.b_major
+    may = product.element_type in ELEMENT_TYPES and product.c_bytes > 1 and not epilogue.a_scales
+    found: dict[KernelSpec | ThreadSpec, None] = {}
+    for problem in problems:
+        (config,) = configurations(arch, product, [problem], epilogue)
+        access = access_of_contiguous(problem, majors, product.c_bytes)
+        a, b, c = (each < 8 for each in access[:3])
+        division = None
+        if may and (a or b or (c and problem.m > 1)):
+            otherwise = predicted_seconds(config, problem) + copying_seconds(problem, a, b, c)
+            division = division_by_threads(problem, access, otherwise)
+        if division is None:
+            found[config] = None
+        else:
+            found[thread_spec(arch, product, problem, access, division, epilogue)] = None
+    return [*found]
 
 
 def fixed_configurations(
@@ -82,7 +116,7 @@ def fixed_configurations(
 
 
 def precompile(
-    configs: Iterable[KernelSpec], folder: Path | None = None, jobs: int | None = None
+    configs: Iterable[KernelSpec | ThreadSpec], folder: Path | None = None, jobs: int | None = None
 ) -> Iterator[Precompiled]:
     """Compile configurations in processes of their own; yields each when it is done.
 
@@ -143,7 +177,7 @@ def _use(folder: str | None) -> None:
         os.environ["TRITON_CACHE_DIR"] = folder
 
 
-def _compile(config: KernelSpec) -> Precompiled:
+def _compile(config: KernelSpec | ThreadSpec) -> Precompiled:
     from triton import knobs
 
     from triton_ext.kernels.compiled_cache import store
@@ -153,7 +187,10 @@ def _compile(config: KernelSpec) -> Precompiled:
     knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
     began, error = time.perf_counter(), None
     try:
-        store(config, compile_matmul(config))
+        if isinstance(config, ThreadSpec):
+            config.compile()
+        else:
+            store(config, compile_matmul(config))
     except Exception as raised:  # a release that lacks what a kernel takes, a full disk
         error = f"{type(raised).__name__}: {raised}"
     return Precompiled(config, time.perf_counter() - began, any(hits), error)

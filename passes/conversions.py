@@ -39,7 +39,6 @@ class ConversionUse:
     """A ``ttg.convert_layout``.
 
     Attributes:
-        source, target: the types.
         planned: how it is done; None if that is not known.
         reason: why not.
     """
@@ -54,12 +53,8 @@ class ConversionUse:
 def conversions(
     module: MlirModule, arch: int, release: tuple[int, int] | None
 ) -> list[ConversionUse]:
-    """All conversions of a module, in textual order.
-
-    Args:
-        arch: the compute capability, times ten.
-        release: of Triton; None if it is not known.
-    """
+    """All conversions of a module, in textual order. `arch`: the compute capability, times ten.
+    `release`: of Triton; None if it is not known."""
     return [
         found
         for operation in module.operations
@@ -114,7 +109,6 @@ class LineCount:
     """The moves of a source line.
 
     Attributes:
-        place: file and line.
         operations: the conversions and moves there, and others that use the same instructions.
         predicted: instructions of a warp, by their names in `counted_name`.
         counted: the same, as they stand in the PTX.
@@ -136,10 +130,7 @@ class LineCount:
 
 
 def line_counts(
-    module: MlirModule,
-    found: Iterable[ConversionUse],
-    moves: Iterable[MoveUse],
-    ptx: PtxModule,
+    module: MlirModule, found: Iterable[ConversionUse], moves: Iterable[MoveUse], ptx: PtxModule
 ) -> list[LineCount]:
     """What was predicted of each line that has conversions or moves, and what the PTX has."""
     lines: dict[tuple[str, int], LineCount] = {}

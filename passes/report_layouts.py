@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from triton_ext.hardware.smem_descriptor import FIELDS
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.dump import layout_object
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
+from triton_ext.mlir.ir import Operation
 from triton_ext.mlir.locations import Location
 from triton_ext.passes.conversions import ConversionUse, LineCount, conversions, line_counts
 from triton_ext.passes.frame.base import Compilation, Outcome, ReportOptions, compiler_pass
@@ -58,56 +61,52 @@ def _location(location: Location | None) -> dict[str, Any] | None:
     return {"file": location.file, "line": location.line, "column": location.column}
 
 
+def _used(operation: Operation) -> dict[str, Any]:
+    return {"operation": operation.name, "location": _location(operation.location)}
+
+
+def _known(value: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Attributes of a value under other names, tuples as lists; None each if there is no value."""
+    found = {name: value and attrgetter(path)(value) for name, path in names.items()}
+    return {name: list(each) if isinstance(each, tuple) else each for name, each in found.items()}
+
+
+_OPERAND = {"major": "major", "tile": "tile", "instruction": "instruction",
+            "swizzle": "descriptor.swizzle_byte_width"}  # fmt: skip
+_MOVE = {
+    "instruction": "mnemonic", "access_bytes": "access_bytes", "bytes": "bytes",
+    "instructions_per_warp": "pattern.instructions", "warps": "pattern.warps",
+    "wavefronts": "pattern.wavefronts", "ideal_wavefronts": "pattern.ideal_wavefronts",
+    "degree": "degree", "request_bytes": "pattern.access_bytes",
+}  # fmt: skip
+
+
 def _mma(use: MmaUse) -> dict[str, Any]:
     derived = use.derived
     return {
-        "operation": use.operation.name,
-        "location": _location(use.operation.location),
-        "operand": use.operand,
-        "major": derived.major if derived else None,
-        "tile": list(derived.tile) if derived else None,
-        "instruction": list(derived.instruction) if derived else None,
+        **_used(use.operation), "operand": use.operand, **_known(derived, _OPERAND),
         "subtiles": use.instructions,
         "descriptor": f"{derived.descriptor.encode():#018x}" if derived else None,
         "advances": [list(row) for row in derived.advances] if derived else [],
-        "swizzle": derived.descriptor.swizzle_byte_width if derived else None,
-        "read_wavefronts": use.read.wavefronts if use.read else None,
-        "error": use.reason,
-    }
+        "read_wavefronts": use.read.wavefronts if use.read else None, "error": use.reason,
+    }  # fmt: skip
 
 
 def _copy(use: CopyUse) -> dict[str, Any]:
     return {
-        "operation": use.operation.name,
-        "location": _location(use.operation.location),
-        "direction": use.direction,
-        "box": list(use.box) if use.box else None,
-        "boxes": use.boxes,
-        "box_bytes": use.box_bytes,
-        "error": use.reason,
-    }
+        **_used(use.operation), "direction": use.direction,
+        "box": list(use.box) if use.box else None, "boxes": use.boxes,
+        "box_bytes": use.box_bytes, "error": use.reason,
+    }  # fmt: skip
 
 
 def _move(use: MoveUse) -> dict[str, Any]:
     move = use.planned
     return {
-        "operation": use.operation.name,
-        "location": _location(use.operation.location),
-        "direction": use.direction,
-        "registers": use.tensor.encoding,
-        "shape": list(use.tensor.shape),
-        "instruction": move.mnemonic if move else None,
-        "access_bytes": move.access_bytes if move else None,
-        "bytes": move.bytes if move else None,
-        "instructions_per_warp": move.pattern.instructions if move else None,
-        "warps": move.pattern.warps if move else None,
-        "wavefronts": move.pattern.wavefronts if move else None,
-        "ideal_wavefronts": move.pattern.ideal_wavefronts if move else None,
-        "degree": move.degree if move else None,
-        "lanes": list(move.pattern.request().offsets) if move else None,
-        "request_bytes": move.pattern.access_bytes if move else None,
-        "error": use.reason,
-    }
+        **_used(use.operation), "direction": use.direction, "registers": use.tensor.encoding,
+        "shape": list(use.tensor.shape), **_known(move, _MOVE),
+        "lanes": list(move.pattern.request().offsets) if move else None, "error": use.reason,
+    }  # fmt: skip
 
 
 def _atom(allocation: SharedAllocation) -> dict[str, Any] | None:
@@ -153,10 +152,7 @@ def _value(allocation: SharedAllocation) -> dict[str, Any]:
         "mmas": [_mma(use) for use in allocation.mmas],
         "copies": [_copy(use) for use in allocation.copies],
         "moves": [_move(use) for use in allocation.moves],
-        "others": [
-            {"operation": operation.name, "location": _location(operation.location)}
-            for operation in allocation.others
-        ],
+        "others": list(map(_used, allocation.others)),
     }
 
 
@@ -170,9 +166,7 @@ def _tensor_value(allocation: TensorAllocation) -> dict[str, Any]:
         "element": memory.element,
         "shape": list(memory.shape),
         "columns": allocation.columns,
-        "block_m": encoding.block_m if encoding else None,
-        "block_n": encoding.block_n if encoding else None,
-        "two_ctas": encoding.two_ctas if encoding else None,
+        **_known(encoding, {name: name for name in ("block_m", "block_n", "two_ctas")}),
     }
 
 
@@ -234,12 +228,8 @@ def _line(line: LineCount) -> dict[str, Any]:
 
 
 def layout_report(compilation: Compilation, *, ptx: bool = True) -> dict[str, Any]:
-    """What `report-layouts` reports, as ``layout_report.schema.json`` describes it.
-
-    Args:
-        compilation: a kernel at any stage; its PTX is used if it is there.
-        ptx: whether to report what the PTX has.
-    """
+    """What `report-layouts` reports, as ``layout_report.schema.json`` describes it. `ptx`: whether
+    to report what the PTX has."""
     module = compilation.ttgir
     allocations = shared_allocations(module, compilation.target)
     converted = conversions(module, compilation.target, compilation.release)

@@ -62,7 +62,6 @@ class MmaUse:
     Attributes:
         operation: ``ttng.warp_group_dot``, ``ttng.tc_gen5_mma``, ...
         operand: "A" or "B".
-        memory: the type of the value that the MMA takes.
         derived: the operand as the tensor core reads it; None without a descriptor: see `reason`.
         read: the bank accesses of 8 rows of 16 bytes; None if 16 bytes do not stay together.
     """
@@ -89,7 +88,6 @@ class CopyUse:
         direction: ``load`` (from global memory), ``store``, ``reduce``, ``gather``, ``scatter``.
         box: the extents of a box, in elements; None if they are not known: see `reason`.
         boxes: how many boxes, and so instructions, the copy takes.
-        box_bytes: the bytes of each box.
     """
 
     operation: Operation
@@ -106,7 +104,6 @@ class MoveUse:
     """A tensor that is moved from registers to shared memory, or back.
 
     Attributes:
-        tensor: the type of the tensor in registers.
         memory: the type of the tile, or of the part of it that is moved.
         planned: the instructions of the move; None if they cannot be predicted: see `reason`.
     """
@@ -125,7 +122,6 @@ class SharedAllocation:
 
     Attributes:
         value: the result of ``ttg.local_alloc``, or an argument of a function.
-        memory: its type.
         encoding, layout: the encoding and the layout of one buffer; None if they are not known: see
             `reason`.
         bytes: the size of all buffers in one block of the cluster.

@@ -93,10 +93,8 @@ def fixed_offset_bits(memory: MemoryType) -> int:
 
 
 def allocated_bytes(memory: MemoryType) -> int:
-    """The bytes of an allocation, in one block of the cluster; all buffers.
-
-    Raises:
-        LayoutError: an encoding that is not supported.
+    """The bytes of an allocation, in one block of the cluster; all buffers. Raises LayoutError: an
+    encoding that is not supported.
 
     Source: Triton, ``AllocationAnalysis::getExplicitValueSize``, ``getAllocationShapePerCTA``.
     """

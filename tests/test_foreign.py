@@ -46,12 +46,17 @@ def test_the_page_has_every_program_of_cuda():
     late = {**right, "lazy": fault}
     row = {"hardware": right, "strict": right, "all": "proven", "undefined": [], "seconds": 1.0}
     mended = next(each for each in PROGRAMS if each.mended)
-    rows = [(PROGRAMS[0], row), (mended, {**row, "hardware": late, "strict": late, "mended": True})]
-    made = part(rows, PROGRAMS[1:3])
-    assert f"Not run yet: {PROGRAMS[1].kernel}, {PROGRAMS[2].kernel}." in made
+    broken = {**row, "hardware": late, "strict": late, "mended": True}
+    made = part({PROGRAMS[0].kernel: row, mended.kernel: broken}, "")
+    left = [each.kernel for each in PROGRAMS[1:] if each is not mended]
+    assert f"Not run yet: {', '.join(left)}." in made
     assert "1 of 2 kernels are right as published, 1 of them with `--strict`" in made
     assert "| SynchronizationFault (lazy), theirs |" in made
     assert "| SynchronizationFault: shared address is read; no barrier |" in made
+    assert part({}, made) == made
+    again = part({mended.kernel: {**row, "seconds": 2.0}}, made)
+    assert "2 of 2 kernels are right" in again
+    assert "no barrier" not in again
 
 
 def test_the_page_has_every_kernel_of_jax():
@@ -67,12 +72,31 @@ def test_the_page_has_every_kernel_of_jax():
     name = next(iter(MENDED))
     fault = {**right, "lazy": "SynchronizationFault: shared address 0x400 (a + 1) is written; late"}
     broken = {**row, "hardware": fault, "strict": fault, "mended": True}
-    made = part([("sm_90", "softmax", row), ("sm_100", name, broken)])
+    made = part({("sm_90", "softmax"): row, ("sm_100", name): broken}, "")
     assert "1 of 2 rows are right as published, 1 of them with `--strict`" in made
     assert "1 stop at a fault of their own" in made
     assert "| softmax | sm_90 | right | last-store | right | 2.5 |" in made
     assert "| SynchronizationFault (lazy), theirs |" in made
     assert "| SynchronizationFault: shared address is written; late | `thread_axis" in made
+    assert part({}, made) == made
+
+
+def test_what_was_run_is_known_until_the_sources_change(tmp_path, monkeypatch):
+    import foreign_rows
+
+    file = tmp_path / "folder" / "rows.jsonl"
+    rows = foreign_rows.Rows(file)
+    assert rows.get("p", "1", "k") is None
+    rows.put({"verdict": "wrong"}, "p", "1", "k")
+    rows.put({"verdict": "right"}, "p", "1", "k")
+    again = foreign_rows.Rows(file)
+    assert again.get("p", "1", "k") == {"verdict": "right"}
+    assert again.get("p", "2", "k") is None
+    assert not again.is_over
+    assert foreign_rows.Rows(file, minutes=1e-9).is_over
+    assert foreign_rows.Rows(file, again=True).get("p", "1", "k") is None
+    monkeypatch.setattr(foreign_rows, "product", lambda: "other sources")
+    assert foreign_rows.Rows(file).get("p", "1", "k") is None
 
 
 JAX_PYTHON = ROOT / ".foreign/jax/bin/python"
@@ -91,7 +115,7 @@ def test_jax_runs():
 
 def test_the_page_has_every_kernel():
     pytest.importorskip("triton")
-    from foreign import RIGHT, kept, page
+    from foreign import RIGHT, THEIRS, kept, page
     from foreign_cases import PROJECTS
 
     written = (ROOT / "docs/reference/foreign.md").read_text(encoding="utf-8")
@@ -101,9 +125,17 @@ def test_the_page_has_every_kernel():
             assert f"| {name} | sm_90 |" in written
     row = {"project": "p", "version": "1", "kernel": "k", "arch": "sm_90", "verdict": RIGHT,
            "strict": RIGHT, "launches": 3, "alarms": ["a"], "seconds": 1.0}  # fmt: skip
-    rows = [row, {**row, "kernel": "l", "verdict": "wrong by 1|2", "alarms": []}]
-    made = page(rows)
-    assert page(kept(made).values()) == made
-    assert "1 of 2 rows are right, 1 of them in strict mode, too" in made
-    assert "the passes found 1 errors" in made
+    wrong = {**row, "kernel": "l", "verdict": "wrong by 1|2", "alarms": []}
+    rows = [
+        row,
+        {**row, "arch": "sm_100"},
+        wrong,
+        {**wrong, "kernel": "m", "verdict": f"{THEIRS}: Deadlock"},
+    ]
+    changes = [(name, each) for project in PROJECTS for name, each in project.mended.items()]
+    made = page(rows, changes)
+    assert page(kept(made).values(), changes) == made
+    assert "2 of 4 rows are right, 2 of them in strict mode, too; 1 stop at a fault of" in made
+    assert "in `flash_attn/cute/flash_bwd_sm100.py` |" in made
+    assert "the passes found 2 errors" in made
     assert "wrong by 1\\|2" in made

@@ -11,7 +11,7 @@ import sys
 import threading
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import triton
 from triton import knobs
@@ -21,6 +21,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language.nvidia import blackwell, hopper
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 try:
@@ -28,6 +29,7 @@ try:
 except ImportError:  # 3.7 has no cluster launch control
     clc = None
 
+from triton_ext.capture import follows
 from triton_ext.hardware.architecture import target_number
 from triton_ext.layouts.triton.ending import end_quietly
 
@@ -53,6 +55,7 @@ SUMS_MAY_OVERLAP = TRITON_VERSION >= (3, 9)
 
 if TRITON_VERSION >= (3, 8):
     async_load, async_store = tma.async_load, tma.async_store
+    load_by_threads = async_copy.async_load
     store_to_cluster = hopper.async_store
     cluster_barrier = hopper.cluster.barrier
 
@@ -69,6 +72,7 @@ if TRITON_VERSION >= (3, 8):
 
 else:
     async_load, async_store = tma.async_copy_global_to_shared, tma.async_copy_shared_to_global
+    load_by_threads = async_copy.async_copy_global_to_shared
 
     @gluon.jit
     def store_to_cluster(tile, values, barrier):
@@ -219,7 +223,7 @@ def compile_kernel(
             pointers = (j for j, each in enumerate(kind) if each.startswith("*"))
             attributes |= {(i, j): aligned for j in pointers}
         elif not kind.startswith(("tensordesc", "fp")) and not (
-            kind == "i32" and kernel.params[i].do_not_specialize
+            kind != "constexpr" and kernel.params[i].do_not_specialize
         ):
             attributes[i,] = aligned
     if knobs.runtime.add_stages_inspection_hook is not None:
@@ -306,24 +310,28 @@ def needs_the_jit() -> bool:
 class DirectLaunch:
     """A compiled kernel's launch through Triton's C launcher, with none of its Python before it.
 
-    ``start(x, y, z, stream, *fixed, arguments)`` launches it. The arguments are those of the
-    compiled kernel: of a tensor descriptor its map, the sizes and the strides; no constants.
-    Hooks are not called: see `needs_the_jit`.
+    The arguments are those of the compiled kernel: of a tensor descriptor its map, the sizes and
+    the strides; no constants. Hooks are not called: see `needs_the_jit`.
+
+    A kernel that may begin while the one before it ends (programmatic dependent launch) gains
+    1.2 us where that is one of ours. After another it begins 0.5 us later than by an ordinary
+    launch (graphs on an H200): it gets one in a capture, where what comes before it is known.
 
     Attributes:
         current_stream: from the GPU's number to the handle of the stream that torch launches on.
-        start: Triton's C function (``launchKernel`` of triton/backends/nvidia/driver.c).
-        fixed: what stands between the stream and the arguments.
         tensor_maps: what the compiler wants each descriptor's map to be, in their order.
     """
+
+    _functions: ClassVar[set[int]] = set()
 
     __slots__ = (
         "_fill",
         "_host_types",
+        "_late",
+        "_middle",
+        "_start",
         "compiled",
         "current_stream",
-        "fixed",
-        "start",
         "tensor_maps",
     )
 
@@ -342,8 +350,8 @@ class DirectLaunch:
         parameter = driver.PyKernelArg(nested_tuple=None, type=driver.ARG_KERNEL)
         self.compiled = compiled  # it unloads the kernel when it goes
         self.current_stream = active.get_current_stream
-        self.start = utilities.launch
-        self.fixed = (
+        self._start = utilities.launch  # launchKernel of triton/backends/nvidia/driver.c
+        self._middle = (  # what stands between the stream and the arguments
             compiled.function,
             launcher.launch_cooperative_grid,
             launcher.launch_pdl,
@@ -356,9 +364,16 @@ class DirectLaunch:
             [parameter] * len(launcher.kernel_signature),
             launcher.kernel_signature,
         )
+        self._late = (*self._middle[:2], False, *self._middle[3:])
+        self._functions.add(compiled.function)
         self.tensor_maps = tuple(compiled.metadata.tensordesc_meta)
         self._fill = utilities.fill_tma_descriptor_tiled
         self._host_types = driver.TMA_DTYPE_DEVICE_TO_HOST
+
+    def __call__(self, grid: tuple[int, int, int], stream: int, arguments: Sequence[Any]) -> None:
+        """Launch it on a stream of the current GPU."""
+        early = not stream or follows(stream, self._functions)  # no graph is captured on stream 0
+        self._start(*grid, stream, *(self._middle if early else self._late), arguments)
 
     def tensor_map(
         self, index: int, address: int, shape: Sequence[int], strides: Sequence[int]

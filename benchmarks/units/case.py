@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -162,7 +162,6 @@ class Case:
     buffer: int = 0
     bytes: int = 0
     repeats: int = REPEATS
-    stamps: int = field(default=0)
     cluster: int = 1
     beside: int = 0
     random: bool = False
@@ -171,9 +170,9 @@ class Case:
 
     def run(
         self, emulate: bool, watch: contextlib.AbstractContextManager[Any]
-    ) -> list[np.ndarray[Any, Any]]:
+    ) -> np.ndarray[Any, Any]:
         """Launch it: the stamps (blocks, threads, 4): clock and timer, begin and end; twice, as
-        the first launch warms up. The last array is what the kernel stamped itself, if it does.
+        the first launch warms up.
 
         Args:
             watch: entered for the last launch.
@@ -202,8 +201,6 @@ class Case:
             ]  # fmt: skip
         if self.buffer:
             args.append(np.zeros(self.buffer, np.uint8))
-        if self.stamps:
-            args.append(np.zeros((self.stamps, repeats, 2), np.uint64))
         ptx = self.ptx(repeats)
         # uploaded after the data, so that these are not in the L2 cache
         flush = [np.zeros(FLUSH_BYTES, np.uint8)] if self.facts.get("from") == "memory" else []
@@ -219,12 +216,12 @@ class Case:
                     ptx, "k", grid, self.block, args, dynamic_smem_bytes=SMEM, buffers=flush,
                     cluster=self.cluster if self.cluster > 1 else None,
                 )  # fmt: skip
-        return [out, *args[-1:]]
+        return out
 
     def row(self, emulate: bool) -> Row:
         """What it measured."""
         watch = contextlib.nullcontext() if emulate or not self.watched else Watch(GpuState())
-        out, last = self.run(emulate, watch)
+        out = self.run(emulate, watch)
         repeats = min(self.repeats, FEW) if emulate else self.repeats
         if self.ranks:
             out = out[np.isin(np.arange(len(out)) % self.cluster, self.ranks)]
@@ -245,6 +242,4 @@ class Case:
             found["clock_mhz"] = watch.clock_mhz
         if self.beside:
             found["beside"] = float(others[..., 1].max() - others[..., 0].min()) / repeats
-        if self.stamps:
-            found["stamps"] = (last.astype(np.int64) - int(out[..., 0].min())).tolist()
         return found

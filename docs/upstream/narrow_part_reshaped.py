@@ -5,13 +5,7 @@ of the part to find the layout of its result; for 64 bytes of a row there is non
 (``getTMABlockShape failed``).
 """
 
-import os
-
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon._runtime import GluonASTSource
+from reproduce import dies, gl, gluon
 
 
 @gluon.jit
@@ -26,12 +20,4 @@ def kernel(out):
     gl.store(out, gl.sum(gl.sum(gl.sum(part, 2), 1), 0))
 
 
-print(f"Triton {triton.__version__}", flush=True)
-child = os.fork()
-if not child:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    source = GluonASTSource(kernel, {"out": "*fp16"})
-    triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": True})
-    os._exit(0)
-status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-print("right: it compiles" if status >= 0 else f"wrong: the compiler dies of signal {-status}")
+dies(kernel)

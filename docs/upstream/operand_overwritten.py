@@ -6,10 +6,8 @@ iteration. ptxas before CUDA 13.3, which releases bring along for Hopper, gives 
 the same registers, and writes them before the next wait (triton#9433, triton#11781).
 """
 
-import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from reproduce import hopper, triton
 
 from triton_ext.ptx.cubin import disassembled
 from triton_ext.ptx.sass import overwritten_operands
@@ -34,15 +32,8 @@ def multiply(
 
 
 types = ["*fp16", "*bf16", "*fp32", "i32", "i32", "i32", "i32"] + ["constexpr"] * 3
-source = ASTSource(
-    multiply,
-    dict(zip(multiply.arg_names, types, strict=True)),
-    {"M": 128, "N": 128, "BLOCK_K": 32},
-    {(index,): [["tt.divisibility", 16]] for index in range(7)},
-)
-options = {"num_warps": 8, "enable_fp_fusion": True}
-compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-listing = disassembled(compiled.asm["cubin"], triton.knobs.nvidia.nvdisasm.path)
-print(f"Triton {triton.__version__}")
+signature = dict(zip(multiply.arg_names, types, strict=True))
+compiled = hopper(multiply, signature, {"M": 128, "N": 128, "BLOCK_K": 32}, 7, warps=8)
+listing = disassembled(compiled["cubin"], triton.knobs.nvidia.nvdisasm.path)
 found = overwritten_operands(listing)
 print(f"wrong: {found[0]}" if found else "right: A is not written before it is waited for")

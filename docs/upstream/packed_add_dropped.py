@@ -7,10 +7,8 @@ wrong values; mended in 13.3). The PTX is right.
 
 import re
 
-import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from reproduce import hopper, triton
 
 from triton_ext.ptx.cubin import disassembled
 
@@ -25,15 +23,8 @@ def scattered(out, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     tl.store(out + at, values, mask=at % 2 == 0)
 
 
-source = ASTSource(
-    scattered,
-    {"out": "*i32", "ROWS": "constexpr", "COLUMNS": "constexpr"},
-    {"ROWS": 32, "COLUMNS": 8},
-    {(0,): [["tt.divisibility", 16]]},
-)
-options = {"num_warps": 1, "enable_fp_fusion": True}
-compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-listing = disassembled(compiled.asm["cubin"], triton.knobs.nvidia.nvdisasm.path)
-print(f"Triton {triton.__version__}")
+signature = {"out": "*i32", "ROWS": "constexpr", "COLUMNS": "constexpr"}
+compiled = hopper(scattered, signature, {"ROWS": 32, "COLUMNS": 8}, 1, warps=1)
+listing = disassembled(compiled["cubin"], triton.knobs.nvidia.nvdisasm.path)
 dropped = re.search(r"VIADD\.16x2 \w+, \w+, 0x0\b", listing)
 print(f"wrong: {dropped[0]}" if dropped else "right: no packed addition adds 0")

@@ -4,13 +4,7 @@
 tile; the layout's own assertion (``size == llSize``) then fails.
 """
 
-import os
-
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon._runtime import GluonASTSource
+from reproduce import dies, gl, gluon
 
 LAYOUT = gl.SharedLinearLayout(
     [[0, 1 << bit] for bit in range(6)] + [[1 << bit, 0] for bit in range(6)]
@@ -29,13 +23,4 @@ def kernel(out, LAYOUT: gl.constexpr):
     gl.store(out + rows[:, None] * 32 + columns[None, :], part)
 
 
-print(f"Triton {triton.__version__}", flush=True)
-signature = {"out": "*fp16", "LAYOUT": "constexpr"}
-child = os.fork()
-if not child:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    source = GluonASTSource(kernel, signature, {"LAYOUT": LAYOUT})
-    triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": True})
-    os._exit(0)
-status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-print("right: it compiles" if status >= 0 else f"wrong: the compiler dies of signal {-status}")
+dies(kernel, {"LAYOUT": LAYOUT})

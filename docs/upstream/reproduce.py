@@ -6,9 +6,12 @@ what the release that was imported does.
 
 from __future__ import annotations
 
+import os
+
 import triton
 from triton._C.libtriton import gluon_ir, ir
 from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 from triton.compiler.compiler import make_backend
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -60,6 +63,29 @@ def stop_at_ptx(*arguments):
 
 
 triton.knobs.runtime.add_stages_inspection_hook = stop_at_ptx
+
+
+def dies(kernel, constants=None):
+    """Compile a Gluon kernel of one argument, ``out``, in a fork; say whether that dies."""
+    print(f"Triton {triton.__version__}", flush=True)
+    child = os.fork()
+    if not child:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        signature = {"out": "*fp16", **dict.fromkeys(constants or {}, "constexpr")}
+        source = GluonASTSource(kernel, signature, constants)
+        triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": True})
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print("right: it compiles" if status >= 0 else f"wrong: the compiler dies of signal {-status}")
+
+
+def hopper(kernel, signature, constants, pointers, warps=4):
+    """A Triton kernel for sm_90, its first arguments divisible by 16."""
+    attributes = {(index,): [["tt.divisibility", 16]] for index in range(pointers)}
+    source = ASTSource(kernel, signature, constants, attributes)
+    options = {"num_warps": warps, "enable_fp_fusion": True}
+    print(f"Triton {triton.__version__}")
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm
 
 
 def product(arch, shape, a, b, *, element=gl.float16, to=gl.float32, instruction, warps=(4, 1)):

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from triton_ext.kernels.choice.gemv import GemvTile, gemv_divisions, gemv_seconds
+from triton_ext.kernels.choice.gemv import MOST_VECTORS, GemvTile, gemv_divisions, gemv_seconds
 from triton_ext.kernels.choice.problem import Problem
+from triton_ext.kernels.element_types import Major
 
+UNIT = 8
+"""Elements of 16 bits in 16 bytes."""
 MOST_TILES = 1024
 """How many tiles may be cut along K: each has a counter."""
 
@@ -164,6 +167,34 @@ COPY_SECONDS, COPIED_BYTES_PER_SECOND = 1.1e-6, 1.75e12
 """What a launch of `copy_rows` takes, and how fast it reads and writes (the same problems)."""
 
 
-def copy_seconds(launches: int, elements: int) -> float:
-    """About how long so many launches take that copy so many elements of 16 bits in all."""
-    return launches * COPY_SECONDS + 2 * elements / COPIED_BYTES_PER_SECOND
+def copying_seconds(problem: Problem, a: bool, b: bool, c: bool) -> float:
+    """About how long the copies take that TMA needs of a product of 16 bits: of its operands in one
+    launch, and of C, out of longer rows, in another."""
+    m, n, k = problem.m, problem.n, problem.k
+    elements = problem.batch * (m * k * a + k * n * b + m * n * c)
+    return ((a or b) + c) * COPY_SECONDS + 2 * elements / COPIED_BYTES_PER_SECOND
+
+
+def division_by_threads(
+    problem: Problem, access: ThreadAccess, otherwise: float
+) -> ThreadDivision | None:
+    """The division of a product, if it is predicted to be faster than what else makes it."""
+    division, seconds = best_division(problem, access)
+    return division if seconds < otherwise else None
+
+
+def access_of_contiguous(
+    problem: Problem, majors: tuple[Major, Major], c_bytes: int
+) -> ThreadAccess:
+    """How threads read operands of 16 bits, and write C, that lie in contiguous memory."""
+    m, n, k = problem.m, problem.n, problem.k
+    a_k_major, b_k_major = (each == "K" for each in majors)
+    inner = k if a_k_major else m, k if b_k_major else n
+    a_unit, b_unit = (UNIT if each % UNIT == 0 else 1 for each in inner)
+    c_unit = math.gcd(2 * UNIT // c_bytes, n)
+    matrix: Literal["a", "b"] | None = None
+    if m <= MOST_VECTORS and inner[1] >= UNIT:
+        matrix = "b"
+    elif m > MOST_VECTORS >= n and inner[0] >= UNIT:
+        matrix = "a"
+    return ThreadAccess(a_unit, b_unit, c_unit, a_k_major, b_k_major, matrix)

@@ -32,7 +32,7 @@ NEAR = 1.2
 limits alone, at most."""
 FP32_CYCLES, CLOCK = 240, 1.75e9
 """What a warpgroup that adds up sums waits for them, besides its own instructions, and the clock of
-that, Hz: by ``benchmarks.fit --promoted``."""
+that, Hz: with 240 the choice costs least of 144 problems (benchmarks/notes/performance.md)."""
 MOST_SEGMENTS = 3
 """Parts of a tile's columns with one fp32 scale each, where one consumer makes it."""
 SHARED_ROWS = 128
@@ -72,8 +72,7 @@ def _suits_scales(product: ProductSpec, tile: Sm90Tile) -> bool:
     Where a scale is that of 128 columns, those of a tile should be one block: each further part,
     and each column with a scale of its own, is a product for each sum. Of eight tiles, the one of
     128 x 128 that two consumers share was the fastest in four of four problems of 4096 rows; those
-    that the model preferred took up to 1.7 times as long (H100, ``benchmarks.experts --only
-    tiles``).
+    that the model preferred took up to 1.7 times as long (H100, benchmarks/notes/performance.md).
     """
     right = product.scale_rows[0 if tile.swap_ab else 1]
     if max(product.scale_rows) < FP32_SCALE_BLOCK or tile.consumers == 1:
@@ -154,21 +153,18 @@ def suits(table: Table, problem: Problem) -> Array:
     )
 
 
-def fp32_seconds(
-    table: Table, problem: Problem, without: Array, waited: float = FP32_CYCLES
-) -> Array:
+def fp32_seconds(table: Table, problem: Problem, without: Array) -> Array:
     """The seconds if sums are added up in fp32: a consumer multiplies, waits, and adds in turn,
     while others may multiply, or the next of a run of products runs; together with the other
     limits, as these with each other.
 
     Args:
         without: the seconds if they are not.
-        waited: cycles, see `FP32_CYCLES`.
     """
     work, constants = divided(table, problem), FITTED[problem.gpu]
     registers = table.rows / table.sharing_consumers * table.columns / 128
     product = registers * table.block_k * table.element_bytes / INSTRUCTION_K_BYTES
-    added = registers + waited
+    added = registers + FP32_CYCLES
     in_run = np.maximum(product, (product + added) / 2) + added / FP32_RUN
     alone = np.where(table.partial_sums > 1, in_run, product + added)
     seconds = (work.waves + work.part) * work.k_tiles * alone / CLOCK

@@ -17,7 +17,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from triton_ext.kernels.epilogue import TANH_CUBIC, TANH_SCALE
+
 ROOT_OF_HALF = tl.constexpr(0.7071067811865476)
+CUBIC, TANH_SLOPE = tl.constexpr(TANH_CUBIC), tl.constexpr(TANH_SCALE)
 
 
 @triton.jit
@@ -102,6 +105,8 @@ def activated(x, ACTIVATION: tl.constexpr):
         x = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
     elif ACTIVATION == "gelu":
         x = 0.5 * x * (1.0 + tl.math.erf(x * ROOT_OF_HALF))
+    elif ACTIVATION == "gelu_tanh":
+        x *= tl.sigmoid(TANH_SLOPE * x * (1.0 + CUBIC * x * x))
     elif ACTIVATION == "silu":
         x *= tl.sigmoid(x)
     return x

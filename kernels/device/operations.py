@@ -20,6 +20,7 @@ from triton.experimental.gluon import language as gl
 
 from triton_ext.compat import aggregate
 from triton_ext.kernels.device.activations import activated
+from triton_ext.kernels.device.row_scatter import RowScatter
 from triton_ext.kernels.device.values import value
 
 
@@ -32,6 +33,8 @@ class Region:
         size: that of C: (rows, columns).
         before, before_n: how many elements of vectors along M, and along N, come before those of
             this C or group.
+        START: the first one's first column, in the tile.
+        WHICH: the consumer.
         LAYOUT: theirs in registers.
     """
 
@@ -42,6 +45,8 @@ class Region:
     before_n: gl.tensor | gl.constexpr
     ROWS: gl.constexpr
     PART: gl.constexpr
+    START: gl.constexpr
+    WHICH: gl.constexpr
     LAYOUT: gl.constexpr
 
 
@@ -101,6 +106,27 @@ class Vector:
 
 
 @aggregate
+class Weights:
+    """The factors of rows that go where indices say, as a `Vector`; of one piece at a time."""
+
+    scatter: RowScatter
+
+    @gluon.jit
+    def begin(self, region):
+        """The values for a piece."""
+        scatter = self.scatter
+        START: gl.constexpr = region.START
+        PART: gl.constexpr = region.PART
+        LAYOUT: gl.constexpr = region.LAYOUT
+        return (scatter.along(scatter.weights, START, PART, LAYOUT, region.WHICH),)
+
+    @gluon.jit
+    def along(self, found, i: gl.constexpr):
+        """The values for piece i, as a row or a column."""
+        return gl.expand_dims(found[i], 1 if self.scatter.OF_ROWS else 0)
+
+
+@aggregate
 class Factor:
     """x times a number."""
 
@@ -121,7 +147,7 @@ class Factor:
 class Scale:
     """x times a scale of each row or column, or one for all."""
 
-    vector: Vector
+    vector: Vector | Weights
 
     @gluon.jit
     def begin(self, region):
@@ -222,8 +248,12 @@ class Operations:
 
 
 @gluon.jit
-def operations_of(values, BITS: gl.constexpr, PLAN: gl.constexpr):
-    """The operations of a kernel whose C has so many bits; see `Operations`."""
+def operations_of(values, scatter, BITS: gl.constexpr, PLAN: gl.constexpr):
+    """The operations of a kernel whose C has so many bits; see `Operations`.
+
+    Args:
+        scatter: where the rows of its tiles go; None if they go in order.
+    """
     SPEC: gl.constexpr = PLAN.epilogue
     N_IS_COLUMN: gl.constexpr = not PLAN.tile.swap_ab
     of_part = ()
@@ -246,6 +276,8 @@ def operations_of(values, BITS: gl.constexpr, PLAN: gl.constexpr):
     after = ()
     if SPEC.activation is not None:
         after += (Activation(SPEC.activation, BITS),)
-    if SPEC.factors:
+    if SPEC.factors and scatter is not None and scatter.weights is not None:
+        after += (Scale(Weights(scatter)),)
+    elif SPEC.factors:
         after += (Scale(Vector(value(values, "factors", PLAN), 1, False, not N_IS_COLUMN)),)
     return Operations(of_part, before, of_up, after)

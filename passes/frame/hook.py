@@ -78,7 +78,6 @@ class _Active:
 
     Attributes:
         pipeline: the passes of `enabled`.
-        results: to whom they are reported.
         known: what `active_pipeline` has made of it last, behind what it made it of.
     """
 
@@ -283,9 +282,7 @@ class _Stages:
         self, each: ConfiguredPass, text: str, context: Any, metadata: dict[str, Any]
     ) -> None:
         """Lower a changed module to LLVM IR in a fork: where Triton aborts on it, the fork dies.
-
-        Raises:
-            PassError: it does; or the change is one that may be left out, and Triton refuses it.
+        Raises PassError: it does; or the change is one that may be left out, and Triton refuses it.
         """
 
         def work() -> None:

@@ -154,9 +154,7 @@ class Pipeline:
 
 
 def run_stage(
-    pipeline: Pipeline,
-    compilation: Compilation,
-    check: Callable[[ConfiguredPass, str], str],
+    pipeline: Pipeline, compilation: Compilation, check: Callable[[ConfiguredPass, str], str]
 ) -> tuple[str, list[PassResult]]:
     """Run the passes of a stage, one after the other.
 

@@ -36,12 +36,8 @@ class Trial:
 
 
 def tried(work: Callable[[], object], seconds: float = _SECONDS) -> Trial:
-    """Do something in a fork of this process, and say how that ended.
-
-    Args:
-        work: what to do; what it returns is lost.
-        seconds: after which the fork is ended.
-    """
+    """Do something in a fork of this process, and say how that ended. `seconds`: after which the
+    fork is ended."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         # Of threads, of which the fork has none: nothing in it waits for them, but for the limit.

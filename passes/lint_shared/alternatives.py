@@ -275,10 +275,7 @@ def change(
     allocation: SharedAllocation, kernel: Compilation, present: NVMMAShared, other: NVMMAShared
 ) -> Change | None:
     """What another NVMMA encoding would do; None if that cannot be predicted."""
-    boxes = (
-        _boxes(allocation.copies, present),
-        _boxes(allocation.copies, other),
-    )
+    boxes = (_boxes(allocation.copies, present), _boxes(allocation.copies, other))
     alternatives = Alternatives(allocation, kernel)
     wavefronts = alternatives.wavefronts(other) if allocation.moves else 0
     if None in boxes or wavefronts is None:

@@ -50,7 +50,6 @@ class Finding:
     Attributes:
         kind: the kind of the finding, which ends the message, in brackets.
         value: the name of the shared-memory value, or "".
-        message: what is wrong, with numbers.
         help: the change that mends it, with numbers.
         location: the line in the kernel's source; None if it is not known.
     """

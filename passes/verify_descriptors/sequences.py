@@ -43,6 +43,7 @@ class Partition:
         pending: moves since the last operation that has instructions.
         moves: the executed operations that store tensors.
         transfers: the executed operations on tensor memory.
+        is_whole: whether `moves` are all that were executed, and the thread came to its end.
     """
 
     block: Block
@@ -52,14 +53,13 @@ class Partition:
     pending: list[Move] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     transfers: list[Move] = field(default_factory=list)
+    is_whole: bool = False
 
 
 class Sequences:
     """What the comparison of one sequence of executions must know.
 
     Attributes:
-        module, function: of the TTGIR and of the PTX.
-        block: the block and the thread.
         result: what was found so far: where allocations begin.
         expected: what each operation must become, by its `id`.
         allowed: the `id` of what each group may be, by the group's `id`.
@@ -124,6 +124,7 @@ class Sequences:
                 findings.unproven[after] += len(result.pending)
         else:
             result.moves += result.pending
+            result.is_whole = True
         if expected.end.is_early:
             findings.unproven[f"executions after the first ones: {expected.end.reason}"] += 1
         elif result.at < len(events):

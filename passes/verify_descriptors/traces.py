@@ -112,11 +112,7 @@ class TraceComparison(Sequences):
     """Runs both, and compares.
 
     Args:
-        expectations: what the operations of a module must become.
-        function: the kernel in the PTX.
-        groups: those of its instructions.
         matching: of the groups that are compared in the text, with the operations, without a fault.
-        launched: what the launch metadata say.
     """
 
     def __init__(
@@ -338,7 +334,8 @@ class TraceComparison(Sequences):
                     if id(event.instruction) in self.position
                 )
                 if not result.differences:
-                    Stores(each.block, result, each.moves, each.thread, last).compare()
+                    moves, thread, whole = each.moves, each.thread, each.is_whole
+                    Stores(each.block, result, moves, thread, whole, last).compare()
                 if not result.differences and not each.block.lane:
                     compare_transfers(each.block, result, each.transfers, each.thread, last)
             if not result.differences:

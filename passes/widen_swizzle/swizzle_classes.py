@@ -50,7 +50,6 @@ class Obstacle:
     """Why a class keeps its swizzle.
 
     Attributes:
-        reason: why, in words.
         operation: the operation that stands in the way, if it is one.
     """
 
@@ -63,7 +62,6 @@ class SwizzleClass:
     """Values that have one swizzle.
 
     Attributes:
-        module: the module of the values.
         members: values of shared memory, and TMA descriptors; each before its uses.
         pointers: pointers to the memory in which descriptors are made on the device.
     """

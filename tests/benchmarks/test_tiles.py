@@ -18,8 +18,7 @@ from triton_ext.kernels.product import ProductSpec
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
 from benchmarks import survey, tiles
-from benchmarks.problems import Problem, drawn_problems
-from benchmarks.survey import considered
+from benchmarks.problems import drawn_problems
 
 pytestmark = pytest.mark.skipif(
     not candidates.is_new(), reason="releases before 3.9 have no tiles of all widths"
@@ -100,18 +99,6 @@ def test_what_is_written_is_read(tmp_path, monkeypatch):
                 for gpu in tiles.GPUS]  # fmt: skip
         able = {tiles.tile_of(each) for each in candidates.made([*candidates.TILES, *read], asked)}
         assert all(min(one[key] for key in one.keys() & able) < 0.01 for one in fast)
-
-
-def test_a_survey_of_every_tile_has_others_than_the_candidates():
-    problem = Problem(420, 6656, 5824, "bf16", "K", "K")
-    known = set(candidates.candidates(ProductSpec("bf16")))
-    among, of_all = (
-        considered(problem, 48, 90, 132, "h100", every_tile) for every_tile in (False, True)
-    )
-    assert set(among) <= known
-    assert len(of_all) == 48
-    assert not set(of_all) <= known
-    assert all(config.is_legal for config in of_all)
 
 
 def test_a_plan_says_what_to_measure(tmp_path, monkeypatch):

@@ -192,14 +192,15 @@ def refuses(version, product):
 
 @functools.cache
 def asked(site, arch, cta_group):
-    """The products for a release. A half has of two swizzles those whose numbers have an even sum,
-    so that each operand has each swizzle and major-ness.
+    """The products for a release: by `make oracle` all, else a half, the numbers of whose two
+    swizzles have an odd sum for the installed release and an even one for others, so that each
+    operand has each swizzle and major-ness.
     """
     found = products(arch, cta_group)
-    if ALL or not site:
+    if ALL:
         return found
-    number = SWIZZLE_BYTE_WIDTHS.index
-    return [each for each in found if (number(each.a.swizzle) + number(each.b.swizzle)) % 2 == 0]
+    number, odd = SWIZZLE_BYTE_WIDTHS.index, site is None
+    return [each for each in found if (number(each.a.swizzle) + number(each.b.swizzle)) % 2 == odd]
 
 
 @functools.cache
@@ -232,7 +233,7 @@ def test_compiled_descriptors_are_the_derived_ones(arch, cta_group, site):
             least = len(majors) * len(SWIZZLE_BYTE_WIDTHS)
             if version == (3, 7) and (arch, bits) == (100, 8):
                 least = 3
-            if site and not ALL:
+            if not ALL:
                 least //= 2
             assert classes[key] >= least, key
     operands = [operand for product in found for operand in (product.a, product.b)]
@@ -257,7 +258,7 @@ def test_how_many_configurations(site):
         version, some = compared(site, *target)
         found.update(some)
     whole = {(3, 7): 342}.get(version, 384)
-    assert len(found) == whole if ALL or not site else len(found) >= 0.4 * whole
+    assert len(found) == whole if ALL else len(found) >= 0.4 * whole
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -267,7 +268,7 @@ def test_differences_are_seen(target):
     pytest.importorskip("triton")
     _, results = compiled(None)
     changed = Counter()
-    for product in products(*target):
+    for product in asked(None, *target):
         a, result = product.a, results[product]
         atoms, major = {"strided", "contiguous"} - {a.atoms}, {*MAJORS} - {a.major}
         for other in (
@@ -282,7 +283,7 @@ def test_differences_are_seen(target):
                 continue
             assert differences(replace(product, a=other), result)
             changed[other.atoms != a.atoms, other.swizzle != a.swizzle, other.major != a.major] += 1
-    assert all(changed[key] >= 20 for key in itertools.permutations([True, False, False])), changed
+    assert all(changed[key] >= 10 for key in itertools.permutations([True, False, False])), changed
 
 
 # --------------------------------------------------------- layouts of no canonical form

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from covers import in_turn
 from kernel_configurations import (
     ARCHES,
     BATCHED,
@@ -620,6 +621,23 @@ def test_warps_that_gather_rows_do_not_spill(fields, tmp_path):
     assert "0 bytes spill stores, 0 bytes spill loads" in said
 
 
+@pytest.mark.skipif(not candidates.is_new(), reason="needs Triton 3.9")
+def test_rows_that_are_scattered_are_stored_by_16_bytes(tmp_path):
+    """As many sums as there may be, and nothing of a row is asked for, or spilled, at a piece."""
+    pytest.importorskip("triton")
+    from triton_ext.kernels.launch import compile_matmul
+
+    config = kernel_spec(
+        90, "bf16", batched=True, groups="M", scattered=True, factors=True, block_m=208,
+        block_n=128, swap_ab=True, consumers=2, pingpong=True, stages=4, c_parts=13, c_buffers=4,
+    )  # fmt: skip
+    ptx = compile_matmul(config).asm["ptx"]
+    pieces, stores = config.tile.consumers * config.tile.c_parts, ptx.count("st.global")
+    assert stores == ptx.count("st.global.v4.b32") == 2 * pieces  # 16 rows of 256 bytes by 128
+    assert ptx.count("ld.global") < pieces
+    assert "0 bytes spill stores, 0 bytes spill loads" in said_by_ptxas(ptx, tmp_path)
+
+
 @pytest.mark.parametrize("columns", [MOST_SUMS, MOST_SUMS + 8])
 def test_sums_take_as_many_registers_as_there_are(columns, tmp_path):
     """ptxas neither spills nor serializes them, and would with more."""
@@ -641,17 +659,13 @@ def test_sums_take_as_many_registers_as_there_are(columns, tmp_path):
 
 # ------------------------------------------------- the kernel with consumers, on the emulated GPU
 
-# Each under one of the schedules, in turn; what takes turns itself, under all of them. So does
-# everything by `make oracle`, which also has the configurations whose parts others have, too, and
-# the number of stages that is the default, where here it is two.
+# Each under one of the schedules, in turn; by `make oracle` under all of them, which also has the
+# configurations whose parts others have, too, and the number of stages that is the default, where
+# here it is two.
 SCHEDULES = ("eager", "lazy", "random")
 CASES = [*((*case, "") for case in EMULATED + WITH_RESIDUAL), *BATCHED, *EMULATED_SM100]
 CASES = CASES if ALL else spread(CASES)
-SCHEDULED = [
-    (*case, schedule)
-    for number, case in enumerate(CASES)
-    for schedule in (SCHEDULES if ALL or case[0].get("pingpong") else [SCHEDULES[number % 3]])
-]
+SCHEDULED = [(*case, schedule) for case, schedule in in_turn(CASES, SCHEDULES)]
 
 
 @pytest.mark.usefixtures("no_binaries")

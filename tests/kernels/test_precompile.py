@@ -21,8 +21,10 @@ from sites import ALL, SUPPORT, triton_sites
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+import torch
 from triton import knobs
 
+import triton_ext
 from triton_ext.cli import main
 from triton_ext.compat import relaxed_barriers
 from triton_ext.kernels import compiled_cache
@@ -32,6 +34,7 @@ from triton_ext.kernels.launch import compile_matmul
 from triton_ext.kernels.precompile import compile_together, configurations, precompile
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.spec import kernel_spec
+from triton_ext.ops import plans
 
 SMALL = Problem(64, 64, 64)
 
@@ -89,6 +92,25 @@ def test_configurations_are_those_of_the_problems():
     assert 2 <= len(found) < len(problems)
     assert all(config.epilogue.bias for config in found)
     assert len({*configurations(90, product, problems), *found}) == 2 * len(found)
+
+
+@pytest.mark.parametrize(("kind", "m", "n", "k"), [("bf16", 2, 3059, 33), ("fp16", 9, 41, 99)])
+def test_by_threads(kind, m, n, k, tmp_path, monkeypatch):
+    """What threads load is compiled as its launch would, which finds it."""
+    command = ["precompile", f"{n}x{k}", "--rows", f"{m},800", "--types", kind, "--b-major", "MN"]
+    done = CliRunner().invoke(main, [*command, "--out", str(tmp_path), "--format", "json"])
+    assert json.loads(done.stdout)["compiled"] == 2
+    hits = []
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(
+        knobs.compilation, "listener", lambda *, cache_hit, **_: hits.append(cache_hit)
+    )
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[kind]
+    a, b = torch.randn(m, k, dtype=dtype), torch.randn(k, n, dtype=dtype)
+    plans.clear_cache()
+    with triton_ext.emulate("sm_90"):
+        triton_ext.matmul(a, b)
+    assert hits == [True]
 
 
 def test_what_does_not_compile_is_told(monkeypatch, tmp_path):
@@ -188,6 +210,7 @@ from triton_ext.kernels import compiled_cache, precompile
 from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.spec import kernel_spec
+from triton_ext.ops import plans
 (config,) = precompile.configurations(90, ProductSpec("fp16"), [Problem(64, 64, 64)])
 print(compiled_cache.find(config).metadata.shared, triton_key.cache_info().misses)
 """

@@ -13,8 +13,8 @@ from triton_ext.kernels.choice.by_threads import (  # noqa: E402
     ThreadAccess,
     ThreadDivision,
     ThreadTile,
-    best_division,
-    copy_seconds,
+    copying_seconds,
+    division_by_threads,
 )
 from triton_ext.kernels.choice.choose import choose_config, predicted_seconds  # noqa: E402
 from triton_ext.kernels.choice.gemv import GemvTile  # noqa: E402
@@ -35,7 +35,7 @@ def divided(monkeypatch):
         plans.clear_cache()
         kind = GemvTile if len(tile) == 2 else ThreadTile
         division = ThreadDivision(kind(*tile), splits)
-        monkeypatch.setattr(planning, "best_division", lambda *_: (division, 0.0))
+        monkeypatch.setattr(planning, "division_by_threads", lambda *_: division)
 
     yield force
     plans.clear_cache()
@@ -45,7 +45,7 @@ def divided(monkeypatch):
 def copied(monkeypatch):
     """Products made by copies, whatever the model says."""
     plans.clear_cache()
-    monkeypatch.setattr(planning, "best_division", lambda *_: (None, float("inf")))
+    monkeypatch.setattr(planning, "division_by_threads", lambda *_: None)
     yield
     plans.clear_cache()
 
@@ -151,6 +151,24 @@ def test_epilogue(activation, m, n, tile, divided):
     assert_close(made, expected)
 
 
+@pytest.mark.parametrize("tile", [(1, 32), (16, 32, 64)])
+def test_out(tile, divided):
+    """An out off 16 bytes, which is the residual, too, is written where it lies, and no more."""
+    divided(*tile)
+    a, b = torch.randn(3, 40).half(), torch.randn(40, 24).half()
+    base = torch.full((5, 31), torch.nan).half()
+    out = base[1:4, 3:27].copy_(torch.randn(3, 24))
+    expected = a.double() @ b.double() + 2 * out.double()
+    with triton_ext.emulate("sm_90"):
+        assert triton_ext.addmm(out, a, b, beta=2, out=out) is out
+        (plan,) = plans._plans.values()
+        assert isinstance(plan.launch, ThreadsLaunch)
+        assert_close(out, expected)
+        assert base.isnan().sum() == base.numel() - out.numel()
+        assert triton_ext.matmul(a, b, out=out.as_strided((3, 24), (3, 1))) is not None
+        assert not is_by_threads()  # rows that overlap
+
+
 def test_training(divided):
     """torch's own functions and their gradients take the way by themselves."""
     divided(16, 32, 64)
@@ -212,8 +230,6 @@ def test_choice():
         problem, access = Problem(*size), ThreadAccess(*access)
         majors = ("K" if access.a_k_major else "MN"), ("K" if access.b_k_major else "MN")
         spec = choose_config(90, ProductSpec("bf16", *majors), problem)
-        m, n, k = size
-        new_rows = access.c_unit < 8
-        elements = m * k * (access.a_unit < 8) + k * n * (access.b_unit < 8) + m * n * new_rows
-        copying = copy_seconds(1 + new_rows, elements) + predicted_seconds(spec, problem)
-        assert (best_division(problem, access)[1] < copying) == is_faster
+        copies = (unit < 8 for unit in access[:3])
+        otherwise = copying_seconds(problem, *copies) + predicted_seconds(spec, problem)
+        assert (division_by_threads(problem, access, otherwise) is not None) == is_faster

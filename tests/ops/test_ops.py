@@ -36,6 +36,7 @@ from triton_ext.ops import types as ops_types  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.device import Gpu, require_gpu  # noqa: E402
 from triton_ext.ops.epilogue import NOTHING, Epilogue, finished  # noqa: E402
+from triton_ext.ops.gates import FUNCTIONS  # noqa: E402
 from triton_ext.ops.operands import (  # noqa: E402
     TmaView,
     aligned_empty,
@@ -1338,7 +1339,6 @@ class Recorder:
 
     def __init__(self):
         self.maps, self.starts = [], []
-        self.fixed = ("fixed",)
 
     def current_stream(self, index):
         return 77
@@ -1347,8 +1347,8 @@ class Recorder:
         self.maps.append((operand, address, tuple(shape), tuple(strides)))
         return self.maps[-1]
 
-    def start(self, *arguments):
-        self.starts.append(arguments)
+    def __call__(self, grid, stream, arguments):
+        self.starts.append((grid, stream, arguments))
 
 
 def recorded(config, views, k):
@@ -1404,8 +1404,8 @@ def test_the_direct_launch_passes_what_the_kernel_takes(direct):
     ]
     first, second = recorder.starts
     assert first == second
-    *grid, stream, fixed, arguments = first
-    assert (tuple(grid), stream, fixed) == (launch.plan.grid, 77, "fixed")
+    grid, stream, arguments = first
+    assert (grid, stream) == (launch.plan.grid, 77)
     maps = [x for m in recorder.maps for x in (m, *m[2], *m[3])]
     assert arguments == [*maps, launch.plan.group]
 
@@ -1456,7 +1456,7 @@ def test_the_direct_launch_of_a_batch_with_a_residual():
         expected = [*a_map, *b_map, *c_map, *residual_map, *numbers]
         assert recorder.starts[-1][-1] == expected
     assert len(recorder.maps) == 4
-    assert recorder.starts[0][0] >= 3
+    assert recorder.starts[0][0][0] >= 3
 
 
 @pytest.mark.parametrize("added", ["bias", "residual"])
@@ -1592,8 +1592,8 @@ class ImaginedGpu:
         made = made * epilogue.scale_b.view(1, -1) if fields.b_scales else made
         made = made + epilogue.bias if fields.bias else made
         made = made + epilogue.beta * residual[0] if fields.residual else made
-        activation = {None: lambda x: x, "relu": torch.relu, "silu": torch.nn.functional.silu}
-        c.copy_(activation[fields.activation](made))
+        activation = fields.activation
+        c.copy_(made if activation is None else FUNCTIONS[activation](made))
 
 
 @pytest.fixture

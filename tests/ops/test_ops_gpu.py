@@ -24,6 +24,7 @@ from ops_models import (  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext import compat  # noqa: E402
+from triton_ext.capture import follows  # noqa: E402
 from triton_ext.ops import launches, planning, plans, rule, tuned  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.types import output_type  # noqa: E402
@@ -322,6 +323,29 @@ def test_cuda_graphs(shape):
         graph.replay()
         assert_close(c, a, b)
         assert_close(d, c.t(), c)
+
+
+def test_in_a_graph_a_product_begins_early_after_another_one_alone(monkeypatch):
+    a, b = operands(256, 256, 256)
+    triton_ext.matmul(a, b)
+    found = []
+    monkeypatch.setattr(compat, "follows", lambda *args: found.append(follows(*args)) or found[-1])
+    gc.collect()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        c = triton_ext.matmul(a, b)
+        d = triton_ext.matmul(c.mul_(2), b)
+        e = triton_ext.matmul(d, b)
+    assert found == [False, False, True]
+    with torch.cuda.stream(torch.cuda.Stream()):
+        triton_ext.matmul(a, b)
+    assert found[3:] == [True]
+    torch.cuda.synchronize()
+    for _ in range(3):
+        a.copy_(torch.randn_like(a))
+        graph.replay()
+        assert_close(e, d, b)
+        assert_close(d, c, b)
 
 
 def test_sums_and_batches_in_cuda_graphs():

@@ -36,6 +36,7 @@ class Project:
         gpus: those that it is for.
         options: of `emulate`.
         cases: name of a kernel -> what runs it.
+        mended: name of a kernel -> what ends its own fault.
     """
 
     package: str
@@ -47,6 +48,7 @@ class Project:
     gpus: tuple[str, ...] = ("sm_90", "sm_100", "sm_120")
     options: dict[str, Any] = field(default_factory=dict)
     cases: dict[str, Callable[[], Pairs]] = field(default_factory=dict)
+    mended: dict[str, foreign_cute.Change] = field(default_factory=dict)
 
 
 def _cases(namespace: type) -> dict[str, Callable[[], Pairs]]:
@@ -388,7 +390,7 @@ PROJECTS = (
             gpus=("sm_90", "sm_100"), cases=_cases(foreign_cute.Quack)),
     Project("flash-attn-4", needs=foreign_cute.NEEDS, bare=foreign_cute.BARE,
             environment=foreign_cute.DSL, gpus=("sm_90", "sm_100"),
-            cases=_cases(foreign_cute.FlashAttention)),
+            cases=_cases(foreign_cute.FlashAttention), mended=foreign_cute.MENDED),
     Project("fbtriton", environment=(("PYTHONPATH", "{folder}"),), gpus=("sm_90", "sm_100"),
             cases=_cases(Tlx)),
     Project("unsloth", ("unsloth.kernels",), cases=_cases(Unsloth)),

@@ -5,15 +5,15 @@ fetches each project of `PROGRAMS` at its commit into a folder of its own, unles
 compiles its unedited kernels with host programs of ours (``tests/support/foreign_hosts``), and runs
 them at small sizes: under three schedules, in both modes, as ``triton-ext run -- program`` does.
 Results are compared with sums of doubles. Where a kernel stops at a fault of its own, a copy with
-that mended runs, too. Rows are kept beside the programs; ``--write`` makes the part of
-``docs/reference/foreign.md`` on CUDA C++ of all that are kept. It ends with status 1 if a kernel
-neither comes out right nor stops at a fault that is mended.
+that mended runs, too. What was run with the same sources of ours is not run again, and
+``--minutes`` leaves the rest for the next time, as in `foreign`; ``--write`` puts the rows into the
+part of ``docs/reference/foreign.md`` on CUDA C++. It ends with status 1 if a kernel neither comes
+out right nor stops at a fault that is mended; else with 3 if something is left.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -22,12 +22,13 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foreign import CUDA, PAGE, RIGHT, put
+from foreign import CUDA, PAGE, RIGHT, put, table, table_row
+from foreign_rows import UNFINISHED, Rows, add_options, digest
 from sites import ROOT
 
 from triton_ext.emulator.errors import EmulationError, UndefinedBehaviour
@@ -339,18 +340,43 @@ def is_as_it_should(row: dict[str, Any]) -> bool:
     return set(row["hardware"].values()) == {RIGHT} or bool(row.get("mended"))
 
 
-def part(rows: Iterable[tuple[Program, dict[str, Any]]], missing: Iterable[Program] = ()) -> str:
+def part(results: Mapping[str, dict[str, Any]], written: str) -> str:
     """The part of the page on CUDA C++.
 
     Args:
-        missing: programs that have not been run.
+        results: what was run now: rows by the kernel's name.
+        written: the part as it is; the other kernels keep their lines.
     """
-    rows, left = list(rows), ", ".join(each.kernel for each in missing)
-    right = sum(set(row["hardware"].values()) == {RIGHT} for _, row in rows)
-    theirs = sum(bool(row.get("mended")) for _, row in rows)
-    strict = sum(set(row["strict"].values()) == {RIGHT} for _, row in rows)
-    every = Counter(row["all"] for _, row in rows)
-    lines = [
+    old, faults, rows = table(written, "project", "commit", "kernel"), [], []
+    mended = {kernel: cells for (kernel, _), cells in table(written, "kernel", "mended by").items()}
+    for program in PROGRAMS:
+        project, kernel = program.project, program.kernel
+        row = results.get(kernel)
+        if row is not None:
+            theirs = bool(row.get("mended"))
+            rows.append(
+                (project.name, project.commit[:8], kernel, f"sm_{program.arch}",
+                 program.sizes.replace(" ", " x "), words(row["hardware"]) + ", theirs" * theirs,
+                 row["all"], ", ".join(row["undefined"]), words(row["strict"]), row["seconds"])
+            )  # fmt: skip
+            if theirs:
+                said = sorted({cut(each) for each in row["hardware"].values() if each != RIGHT})
+                changes = [" ".join(f"`{b}` for `{a}`".split()) for a, b in program.mended]
+                faults.append((kernel, "; ".join(said), ", ".join(changes)))
+        elif (project.name, project.commit[:8], kernel) in old:
+            rows.append(old[project.name, project.commit[:8], kernel])
+            if kernel in mended:
+                faults.append(mended[kernel])
+    return text_of(rows, faults)
+
+
+def text_of(rows: Sequence[Sequence[Any]], faults: Sequence[Sequence[Any]]) -> str:
+    """The part of the page, of its tables' cells."""
+    verdicts, every, strict = (Counter(row[at] for row in rows) for at in (5, 6, 8))
+    theirs = sum(number for each, number in verdicts.items() if each.endswith(", theirs"))
+    ran = {row[2] for row in rows}
+    left = ", ".join(each.kernel for each in PROGRAMS if each.kernel not in ran)
+    return "\n".join([
         CUDA,
         "",
         "`python tests/support/foreign_cuda.py --write` fetches these projects, compiles their"
@@ -364,61 +390,56 @@ def part(rows: Iterable[tuple[Program, dict[str, Any]]], missing: Iterable[Progr
         " kernel which is right under the three"
         " ([why](../../benchmarks/notes/schedules.md#seeded-bugs-in-other-peoples-kernels)).",
         "",
-        f"{right} of {len(rows)} kernels are right as published, {strict} of them with `--strict`,"
-        f" too; {theirs} stop at a fault of their own, and are right without it."
+        f"{verdicts[RIGHT]} of {len(rows)} kernels are right as published, {strict[RIGHT]} of them"
+        f" with `--strict`, too; {theirs} stop at a fault of their own, and are right without it."
         + f" For all schedules {every['proven']} are proven, {every['not decided']} not decided,"
         f" and {every['witness']} have a witness." + (f" Not run yet: {left}." if left else ""),
         "",
-        "| project | commit | kernel | GPU | size | verdict | all schedules | undefined |"
-        " `--strict` | seconds |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for program, row in rows:
-        verdict = words(row["hardware"]) + (", theirs" if row.get("mended") else "")
-        lines.append(
-            f"| {program.project.name} | {program.project.commit[:8]} | {program.kernel} |"
-            f" sm_{program.arch} | {program.sizes.replace(' ', ' x ')} | {verdict} |"
-            f" {row['all']} | {', '.join(row['undefined'])} | {words(row['strict'])} |"
-            f" {row['seconds']} |"
-        )
-    lines += ["", "| kernel | what it ends in | mended by |", "| --- | --- | --- |"]
-    for program, row in rows:
-        if row.get("mended"):
-            said = sorted({cut(each) for each in row["hardware"].values() if each != RIGHT})
-            changes = [" ".join(f"`{new}` for `{old}`".split()) for old, new in program.mended]
-            lines.append(f"| {program.kernel} | {'; '.join(said)} | {', '.join(changes)} |")
-    return "\n".join([*lines, ""])
+        table_row(("project", "commit", "kernel", "GPU", "size", "verdict", "all schedules",
+              "undefined", "`--strict`", "seconds")),
+        table_row(["---"] * 10),
+        *map(table_row, rows),
+        "",
+        table_row(("kernel", "what it ends in", "mended by")),
+        table_row(["---"] * 3),
+        *map(table_row, faults),
+        "",
+    ])  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--projects", nargs="*", help="names; all by default")
     parser.add_argument("--kernels", default="", help="a regular expression")
     parser.add_argument("--folder", type=Path, default=ROOT / ".foreign" / "cuda")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    add_options(parser)
     arguments = parser.parse_args()
     folder: Path = arguments.folder.resolve()
     made = folder / "programs"
     made.mkdir(parents=True, exist_ok=True)
-    right = True
-    for project in dict.fromkeys(each.project for each in PROGRAMS):
-        if project.name in (arguments.projects or [project.name]) or project is CUTLASS:
-            fetch(project, folder)  # DeepGEMM includes CUTLASS
-    for program in PROGRAMS:
-        if program.project.name not in (arguments.projects or [program.project.name]):
-            continue
-        if not re.search(arguments.kernels, program.kernel):
-            continue
-        row = row_of(program, folder, made)
-        (made / f"{program.name}.json").write_text(json.dumps(row), encoding="utf-8")
-        right &= is_as_it_should(row)
-        print(program.project.name, program.kernel, row, flush=True)
+    kept = Rows(made / "rows.jsonl", again=arguments.again, minutes=arguments.minutes)
+    hosts = digest(sorted(file for file in HOSTS.rglob("*") if file.suffix in (".h", ".cu")))
+    chosen = [
+        each for each in PROGRAMS
+        if each.project.name in (arguments.projects or [each.project.name])
+        and re.search(arguments.kernels, each.kernel)
+    ]  # fmt: skip
+    results: dict[str, dict[str, Any]] = {}
+    for program in chosen:
+        row = kept.get(str(program), hosts)
+        if row is None and not kept.is_over:
+            fetch(program.project, folder)
+            if program.project is DEEPGEMM:
+                fetch(CUTLASS, folder)  # which it includes
+            row = row_of(program, folder, made)
+            kept.put(row, str(program), hosts)
+            print(program.project.name, program.kernel, row, flush=True)
+        if row is not None:
+            results[program.kernel] = row
     if arguments.write:
-        results = [(each, made / f"{each.name}.json") for each in PROGRAMS]
-        kept = [(each, json.loads(file.read_text())) for each, file in results if file.exists()]
-        missing = [each for each, file in results if not file.exists()]
-        put(CUDA, part(kept, missing))
-    return int(not right)
+        put(CUDA, part(results, PAGE.read_text(encoding="utf-8").partition(CUDA)[2]))
+    if not all(map(is_as_it_should, results.values())):
+        return 1
+    return UNFINISHED if len(results) < len(chosen) else 0
 
 
 if __name__ == "__main__":

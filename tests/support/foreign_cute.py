@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,35 @@ DSL = (("PYTHONPATH", "{folder}:{folder}/nvidia_cutlass_dsl/dsl_packages"),)
 """The DSL names its modules in a file that pip's ``--target`` does not read."""
 ROUNDED = 4e-3
 """How far a result in bf16 may be off, as the norm of the difference by that of the result."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Lines of a file, and those in their place."""
+
+    file: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        new, old = (" ".join(each.split()) for each in (self.new, self.old))
+        return f"`{new}` for `{old}` in `{self.file}`"
+
+
+_RELEASED = """\
+                    handle_Q.release()
+                    pipeline_dS.consumer_release(consumer_state_dS)
+"""
+_AWAITED = """\
+                    pipeline_dS.sync_object_empty.wait(
+                        consumer_state_dS.index, consumer_state_dS.phase
+                    )
+"""
+MENDED = {
+    "backward_64": Change("flash_attn/cute/flash_bwd_sm100.py", _RELEASED, f"{_RELEASED}{_AWAITED}")
+}
+"""FlashAttention-4 4.0.0b36: nobody waits for the last commit that releases dS, and the block may
+have ended when it arrives."""
 
 
 def _numbers(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:

@@ -5,14 +5,16 @@ makes an environment with JAX and its CUDA plugin in a folder of its own, unless
 runs the kernels of ``jax.experimental.pallas.ops.gpu`` (``foreign_hosts/jax_kernels.py``) at small
 sizes as ``triton-ext run -- python program.py`` does: under three schedules, in both modes. Results
 are compared with numpy. Where a kernel stops at a fault of its own, it is run once more with one
-line changed. Rows are kept beside the environment; ``--write`` makes the part of
+line changed. What was run with the same sources of ours is not run again, and ``--minutes`` leaves
+the rest for the next time, as in `foreign`; ``--write`` puts the rows into the part of
 ``docs/reference/foreign.md`` on JAX. It ends with status 1 if a kernel neither comes out right nor
-stops at a fault that is mended.
+stops at a fault that is mended; else with 3 if something is left.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import shutil
@@ -21,13 +23,14 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from foreign import PAGE, RIGHT, put
+from foreign import PAGE, RIGHT, put, table, table_row
 from foreign_cuda import HOSTS, MODES, SCHEDULES, cut, is_as_it_should, words
+from foreign_rows import UNFINISHED, Rows, add_options, digest
 from sites import ROOT
 
 from triton_ext.emulator.errors import EmulationError, UndefinedBehaviour
@@ -145,39 +148,87 @@ def run(
             yield left.pop(0), verdict, set(gpu.taken), time.monotonic() - begun
 
 
-def rows_of(python: Path, names: Iterable[str], arch: str) -> dict[str, Any]:
-    """What becomes of the kernels on a GPU: a row of the table for each."""
-    rows: dict[str, Any] = {
-        name: {"hardware": {}, "strict": {}, "undefined": [], "seconds": 0.0} for name in names
+def rows_of(python: Path, names: Sequence[str], arch: str, kept: Rows) -> dict[str, Any]:
+    """What becomes of the kernels on a GPU: a row of the table for each that could be run."""
+    program = digest([HOSTS / "jax_kernels.py", *PACKAGES])
+    runs = [(mode, schedule) for mode in MODES for schedule in SCHEDULES]
+    found: dict[str, dict[tuple[str, str], Any]] = {name: {} for name in names}
+    for each in runs:
+        known = {name: kept.get(program, arch, name, *each) for name in names}
+        left = [name for name, result in known.items() if result is None]
+        if left and not kept.is_over:
+            for name, verdict, undefined, seconds in run(
+                python, left, arch, each[1], strict=MODES[each[0]], mended=False
+            ):
+                known[name] = [verdict, sorted(undefined), seconds]
+                kept.put(known[name], program, arch, name, *each)
+                print(arch, name, *each, verdict, flush=True, file=sys.stderr)
+        for name, result in known.items():
+            if result is not None:
+                found[name][each] = result
+    return {
+        name: _row(results, functools.partial(_mended, python, name, arch, kept, program))
+        for name, results in found.items()
+        if len(results) == len(runs)
     }
-    for mode, strict in MODES.items():
-        for schedule in SCHEDULES:
-            found = run(python, rows, arch, schedule, strict=strict, mended=False)
-            for name, verdict, undefined, seconds in found:
-                row = rows[name]
-                row[mode][schedule] = verdict
-                row["undefined"] = sorted({*row["undefined"], *undefined})
-                row["seconds"] = round(row["seconds"] + seconds, 1)
-                print(arch, name, mode, schedule, verdict, flush=True, file=sys.stderr)
-    for name, row in rows.items():
-        if name in MENDED and set(row["hardware"].values()) != {RIGHT}:
-            again = [
-                verdict
-                for schedule in SCHEDULES
-                for _, verdict, *_ in run(python, [name], arch, schedule, strict=False, mended=True)
-            ]
-            row["mended"] = set(again) == {RIGHT}
-    return rows
 
 
-def part(rows: Iterable[tuple[str, str, dict[str, Any]]]) -> str:
-    """The part of the page on JAX: of GPU, kernel and row each."""
-    rows = list(rows)
-    right = sum(set(row["hardware"].values()) == {RIGHT} for *_, row in rows)
-    strict = sum(set(row["strict"].values()) == {RIGHT} for *_, row in rows)
-    theirs = sum(bool(row.get("mended")) for *_, row in rows)
+def _mended(python: Path, name: str, arch: str, kept: Rows, program: str) -> bool:
+    """Whether a kernel is right without its own fault."""
+    if name not in MENDED:
+        return False
+    known = kept.get(program, arch, name, "mended")
+    if known is None:
+        runs = (
+            run(python, [name], arch, schedule, strict=False, mended=True) for schedule in SCHEDULES
+        )
+        known = all(verdict == RIGHT for each in runs for _, verdict, *_ in each)
+        kept.put(known, program, arch, name, "mended")
+    return known
+
+
+def _row(results: Mapping[tuple[str, str], Any], mended: Callable[[], bool]) -> dict[str, Any]:
+    """A row of the table, of a kernel's results under each mode and schedule."""
+    row: dict[str, Any] = {mode: {} for mode in MODES}
+    for (mode, schedule), (verdict, *_) in results.items():
+        row[mode][schedule] = verdict
+    row["undefined"] = sorted({one for _, undefined, _ in results.values() for one in undefined})
+    row["seconds"] = round(sum(seconds for *_, seconds in results.values()), 1)
+    if set(row["hardware"].values()) != {RIGHT}:
+        row["mended"] = mended()
+    return row
+
+
+def part(results: Mapping[tuple[str, str], dict[str, Any]], written: str) -> str:
+    """The part of the page on JAX.
+
+    Args:
+        results: what was run now: rows by GPU and kernel.
+        written: the part as it is; the other kernels keep their lines.
+    """
+    old, faults, rows = table(written, "GPU", "kernel"), [], []
+    mended = {kernel: cells for (kernel, _), cells in table(written, "kernel", "mended by").items()}
+    for arch, name in ((arch, name) for arch, names in KERNELS.items() for name in names):
+        row = results.get((arch, name))
+        if row is not None:
+            theirs = bool(row.get("mended"))
+            rows.append(
+                (name, arch, words(row["hardware"]) + ", theirs" * theirs,
+                 ", ".join(row["undefined"]), words(row["strict"]), row["seconds"])
+            )  # fmt: skip
+            if theirs:
+                said = sorted({cut(each) for each in row["hardware"].values() if each != RIGHT})
+                module, before, after = MENDED[name]
+                change = f"`{after.strip()}` for `{before.strip()}` in `{module}`"
+                faults.append((name, "; ".join(said), " ".join(change.split())))
+        elif (arch, name) in old:
+            rows.append(old[arch, name])
+            if rows[-1][2].endswith(", theirs"):
+                faults.append(mended[name])
+    right, strict = (sum(row[at] == RIGHT for row in rows) for at in (2, 4))
+    theirs = sum(row[2].endswith(", theirs") for row in rows)
     open_ = len(rows) - right - theirs
-    lines = [
+    return "\n".join([
         JAX,
         "",
         f"The kernels of `jax.experimental.pallas.ops.gpu` in JAX {VERSION} and those of tokamax"
@@ -191,56 +242,47 @@ def part(rows: Iterable[tuple[str, str, dict[str, Any]]]) -> str:
         f" too; {theirs} stop at a fault of their own, and are right without it."
         + (f" Of {open_} it has not been found out whose fault it is." if open_ else ""),
         "",
-        "| kernel | GPU | verdict | undefined | `--strict` | seconds |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for arch, name, row in rows:
-        verdict = words(row["hardware"]) + (", theirs" if row.get("mended") else "")
-        lines.append(
-            f"| {name} | {arch} | {verdict} | {', '.join(row['undefined'])} |"
-            f" {words(row['strict'])} | {row['seconds']} |"
-        )
-    lines += ["", "| kernel | what it ends in | mended by |", "| --- | --- | --- |"]
-    for _, name, row in rows:
-        if row.get("mended"):
-            said = sorted({cut(each) for each in row["hardware"].values() if each != RIGHT})
-            module, old, new = MENDED[name]
-            change = " ".join(f"`{new.strip()}` for `{old.strip()}` in `{module}`".split())
-            lines.append(f"| {name} | {'; '.join(said)} | {change} |")
-    return "\n".join([*lines, ""])
+        table_row(("kernel", "GPU", "verdict", "undefined", "`--strict`", "seconds")),
+        table_row(["---"] * 6),
+        *map(table_row, rows),
+        "",
+        table_row(("kernel", "what it ends in", "mended by")),
+        table_row(["---"] * 3),
+        *map(table_row, faults),
+        "",
+    ])  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--projects", nargs="*", help="as of foreign.py: none is run without jax")
     parser.add_argument("--kernels", nargs="*", help="names; all by default")
     parser.add_argument("--arch", nargs="*", default=list(KERNELS))
     parser.add_argument("--folder", type=Path, default=ROOT / ".foreign" / "jax")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    add_options(parser)
     arguments = parser.parse_args()
     if "jax" not in (arguments.projects or ["jax"]):
         return 0
     folder: Path = arguments.folder.resolve()
     python = install(folder)
-    file = folder / "rows.json"
-    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    right = True
+    kept = Rows(folder / "rows.jsonl", again=arguments.again, minutes=arguments.minutes)
     environment = {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"), "TF_CPP_MIN_LOG_LEVEL": "3",
         "XLA_FLAGS": "--xla_gpu_experimental_autotune_backends=TRITON",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PLATFORMS": "cuda",
     }  # fmt: skip
+    results, asked = {}, 0
     for arch in arguments.arch:
         names = [each for each in KERNELS[arch] if each in (arguments.kernels or KERNELS[arch])]
         with warnings.catch_warnings(), mock.patch.dict(os.environ, environment):
             warnings.simplefilter("ignore", UndefinedBehaviour)
-            rows = rows_of(python, names, arch)
-        right &= all(map(is_as_it_should, rows.values()))
-        kept.setdefault(arch, {}).update(rows)
-        file.write_text(json.dumps(kept), encoding="utf-8")
+            rows = rows_of(python, names, arch, kept)
+        results |= {(arch, name): row for name, row in rows.items()}
+        asked += len(names)
     if arguments.write:
-        put(JAX, part((arch, name, kept[arch][name]) for arch in KERNELS for name in KERNELS[arch]))
-    return int(not right)
+        put(JAX, part(results, PAGE.read_text(encoding="utf-8").partition(JAX)[2]))
+    if not all(map(is_as_it_should, results.values())):
+        return 1
+    return UNFINISHED if len(results) < asked else 0
 
 
 if __name__ == "__main__":

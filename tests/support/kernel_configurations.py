@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 from corpus_cache import kept, sources
+from covers import cover
 from sites import ALL, SUPPORT
 
 from triton_ext.kernels.right_operand import edge_columns, right_columns
@@ -471,7 +472,8 @@ def spread(cases):
     several units.
     """
 
-    def parts(fields, *problem):
+    def parts(case):
+        fields, *problem = case
         fields = {"arch": 90, "element_type": "bf16"} | fields
         arch, config = fields["arch"], kernel_spec(**fields)
         found = {(arch, name, value) for name, value in fields.items() if name not in SIZES}
@@ -484,10 +486,4 @@ def spread(cases):
             found.add((arch, "edge", edge_columns(product, tile), tile.cluster_m))
         return found
 
-    missing = {part for case in cases for part in parts(*case)}
-    kept = set()
-    while missing:
-        best = max(range(len(cases)), key=lambda i: len(missing & parts(*cases[i])))
-        kept.add(best)
-        missing -= parts(*cases[best])
-    return [case for i, case in enumerate(cases) if i in kept]
+    return cover(cases, parts)

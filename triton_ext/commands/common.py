@@ -232,15 +232,8 @@ class Description:
         }
 
     def encoding(self, shape: Sequence[int] | None, cga: Any = ()) -> NVMMAShared:
-        """The encoding of a tile.
-
-        Args:
-            shape: the tile's; None for rank 2, which needs a swizzle.
-            cga: bases of the cluster's blocks.
-
-        Raises:
-            LayoutError: the description is illegal.
-        """
+        """The encoding of a tile. `shape`: the tile's; None for rank 2, which needs a swizzle.
+        `cga`: bases of the cluster's blocks. Raises LayoutError: the description is illegal."""
         swizzle, bits, flags = self.swizzle, self.bits, (self.transposed, self.fp4_padded)
         assert bits is not None
         if swizzle is not None:
@@ -256,13 +249,9 @@ def encoding_options(
     bits_required: bool = False,
     fp4_padded: bool = False,
 ) -> _Decorator:
-    """The options that describe an NVMMA encoding, given to the command as a `Description`.
-
-    Args:
-        bits: the element widths on offer.
-        bits_required: whether nothing but --bits or --dtype says them.
-        fp4_padded: --fp4-padded, too.
-    """
+    """The options that describe an NVMMA encoding, given to the command as a `Description`. `bits`:
+    the element widths on offer. `bits_required`: whether nothing but --bits or --dtype says them.
+    `fp4_padded`: --fp4-padded, too."""
     options = [
         click.option(
             "--swizzle",
@@ -360,13 +349,9 @@ def say(
     text: str, *, err: bool = False, coloured: bool = False, file: TextIO | None = None
 ) -> None:
     """Print a text of any origin: escape sequences and other control characters are shown, and so
-    is what the encoding of the output lacks.
-
-    Args:
-        coloured: the text has colours of ours, and control characters of nobody else; NO_COLOR
-            switches them off.
-        file: where, if neither on stdout nor on stderr.
-    """
+    is what the encoding of the output lacks. `coloured`: the text has colours of ours, and control
+    characters of nobody else; NO_COLOR switches them off. `file`: where, if neither on stdout nor
+    on stderr."""
     colour = False if os.environ.get("NO_COLOR") else None
     shown = text if coloured else plain(text)
     try:
@@ -377,14 +362,9 @@ def say(
 
 
 def show(form: str, *, err: bool = False, **renderers: Callable[[], Any]) -> None:
-    """Print a result in the form that is asked for.
-
-    Args:
-        form: "text", "json", ...
-        err: on stderr.
-        renderers: for each form, what makes the output: a text or its lines; for "json", a value
-            or its text. Only the one that is asked for is called.
-    """
+    """Print a result in the form that is asked for. `renderers`: for each form, what makes the
+    output: a text or its lines; for "json", a value or its text. Only the one that is asked for is
+    called."""
     found = renderers[form]()
     if form == "json" and not isinstance(found, str):
         found = json.dumps(found, indent=2)
@@ -477,12 +457,9 @@ def script_environment(path: str, arguments: Sequence[str] = ()) -> Iterator[Non
 
 
 def run_script(path: str, arguments: Sequence[str] = (), name: str = "__main__") -> dict[str, Any]:
-    """Run a Python script as ``python path arguments`` would; returns its names.
-
-    Raises:
-        click.UsageError: it is no text, or in an encoding that Python does not know.
-        Exception: whatever it raises.
-    """
+    """Run a Python script as ``python path arguments`` would; returns its names. Raises
+    click.UsageError: it is no text, or in an encoding that Python does not know; Exception:
+    whatever it raises."""
     data = Path(path).read_bytes()
     try:
         source = importlib.util.decode_source(data)

@@ -108,18 +108,10 @@ def _launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def compile(
-    context: click.Context,
-    passes: str,
-    list_: bool,
-    target: str,
-    signature: str | None,
-    launch: dict[str, int],
-    emit: str | None,
-    sass: bool,
-    form: str,
-    script: str | None,
+    context: click.Context, passes: str, list_: bool, target: str, signature: str | None,
+    launch: dict[str, int], emit: str | None, sass: bool, form: str, script: str | None,
     arguments: tuple[str, ...],
-) -> None:
+) -> None:  # fmt: skip
     """Compile the Triton and Gluon kernels of SCRIPT, or of SCRIPT::KERNEL, and run none.
 
     Needs no GPU. Without --signature, the script runs as ever, on the host, and each kernel that
@@ -228,19 +220,11 @@ def _found(findings: list[Finding], form: str, *, completed: bool = True) -> Non
 
 @contextlib.contextmanager
 def _listening(
-    kernel: str,
-    emit: str | None,
-    lines: TextIO,
-    results: TextIO,
-    faults: list[Finding] | None,
+    kernel: str, emit: str | None, lines: TextIO, results: TextIO, faults: list[Finding] | None
 ) -> Iterator[list[str]]:
-    """Print a line for each kernel that is compiled, or the stage that is asked for.
-
-    Args:
-        lines: where the line goes, if no stage is asked for; else it is on stderr.
-        results: where the stage goes.
-        faults: to which those of the machine code are added; None if it is not to be checked.
-    """
+    """Print a line for each kernel that is compiled, or the stage that is asked for. `lines`: where
+    the line goes, if no stage is asked for; else it is on stderr. `results`: where the stage goes.
+    `faults`: to which those of the machine code are added; None if it is not to be checked."""
     from triton import knobs
 
     seen: list[str] = []

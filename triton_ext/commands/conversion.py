@@ -31,18 +31,14 @@ def show_conversion(
     form: str,
     explained: bool,
 ) -> None:
-    """Print how a tensor is converted.
+    """Print how a tensor is converted. Raises click.UsageError: something is missing; LayoutError:
+    the layouts are illegal, or do not go together.
 
     Args:
         attributes: of the two layouts, before and after.
         shape, bits: of the tensor, and of an element; both are needed.
         target: such as ``sm_90``.
-        form: ``text`` or ``json``.
         explained: whether to say which bits change their place.
-
-    Raises:
-        click.UsageError: something is missing.
-        LayoutError: the layouts are illegal, or do not go together.
     """
     if len(attributes) != 2:
         raise click.UsageError("--convert takes two attributes: the layout before, and that after")

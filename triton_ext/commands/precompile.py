@@ -132,26 +132,11 @@ def _rows(text: str) -> tuple[int, ...]:
 @click.option("--jobs", type=click.IntRange(1), help="Processes.  [default: one a core]")
 @format_option("text", "json")
 def precompile(
-    weights: tuple[tuple[int, int], ...],
-    arch: str,
-    types: tuple[str, ...],
-    out_type: str | None,
-    rows: tuple[int, ...] | None,
-    a_major: Any,
-    b_major: Any,
-    fixed: bool,
-    batched: bool,
-    bias: bool,
-    activation: str | None,
-    residual: bool,
-    scales: str | None,
-    no_fast_accum: bool,
-    gpu: Any,
-    sms: int | None,
-    out: str | None,
-    jobs: int | None,
-    form: str,
-) -> int:
+    weights: tuple[tuple[int, int], ...], arch: str, types: tuple[str, ...], out_type: str | None,
+    rows: tuple[int, ...] | None, a_major: Any, b_major: Any, fixed: bool, batched: bool,
+    bias: bool, activation: str | None, residual: bool, scales: str | None, no_fast_accum: bool,
+    gpu: Any, sms: int | None, out: str | None, jobs: int | None, form: str,
+) -> int:  # fmt: skip
     """Compile the kernels that products C (M, N) = A (M, K) @ B (K, N) will ask for.
 
     Needs no GPU. WEIGHTS are the sizes NxK of B, those of a model's linear layers; without any, a
@@ -187,7 +172,7 @@ def precompile(
            f"but with --arch sm_90 and --types of {', '.join(FP32_TYPES)}")  # fmt: skip
     epilogue = EpilogueSpec(bias, activation, scales, scales, residual=residual)
     number = int(arch[3:])
-    configs = []
+    configs: list[Any] = []
     problems = [
         Problem(m, n, k, sms or SMS[arch], gpu=gpu or "h200")
         for m, (n, k) in itertools.product(rows or ROWS, weights or itertools.product(SIZES, SIZES))
@@ -201,7 +186,7 @@ def precompile(
             product = ProductSpec(
                 kind, a_major or "K", b_major or "K", out_type, fp32_accumulation=no_fast_accum
             )
-            configs += kernels.configurations(number, product, problems, epilogue)
+            configs += kernels.with_by_threads(number, product, problems, epilogue)
     done: list[kernels.Precompiled] = []
     with click.progressbar(
         kernels.precompile(configs, Path(out) if out else None, jobs),

@@ -95,10 +95,7 @@ def run_foreign(script: str, kind: Kind, arguments: Sequence[str], gpu: Emulated
     from triton_ext.emulator.host.cuda.server import run_program
 
     faults: list[EmulationError] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="triton-ext-") as folder,
-        warnings.catch_warnings(),
-    ):
+    with tempfile.TemporaryDirectory(prefix="triton-ext-") as folder, warnings.catch_warnings():
         # No line of Python launched the kernel.
         warnings.showwarning = lambda text, *_: say(f"triton-ext: {text}", err=True)
         program = script if os.sep in script else os.path.join(os.curdir, script)

@@ -11,14 +11,12 @@ Fields = Mapping[str, tuple[int, int]]
 
 
 def extract(name: str, value: int, width: int, fields: Fields) -> dict[str, int]:
-    """Every field of a word as its bits say, and under ``reserved`` what else is set.
+    """Every field of a word as its bits say, and under ``reserved`` what else is set. Raises
+    LayoutError: not an unsigned integer of this width.
 
     Args:
         name: what the word is, for the error.
         width: the size of the word, in bits.
-
-    Raises:
-        LayoutError: not an unsigned integer of this width.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << width:
         raise LayoutError(name, value, f"must be an integer in [0, 2**{width})")

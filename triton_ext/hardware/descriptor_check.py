@@ -27,7 +27,6 @@ class FieldDifference:
     """A field of a descriptor that is not as the tile needs it.
 
     Attributes:
-        field: its name.
         found, expected: its values, with what they mean.
         hint: what may have gone wrong, or "".
     """
@@ -59,16 +58,13 @@ class TileCheck:
 
 
 def check_against_tile(value: int, operand: MmaOperand, start: int | None = None) -> TileCheck:
-    """Compare a 64-bit descriptor with the one of a tile.
+    """Compare a 64-bit descriptor with the one of a tile. Raises LayoutError: not an unsigned
+    64-bit integer.
 
     Args:
-        value: the number, legal or not.
         operand: the tile, derived at address 0.
         start: where the tile begins in shared memory, in bytes; None if that is not known: any
             multiple of its swizzle's size then.
-
-    Raises:
-        LayoutError: not an unsigned 64-bit integer.
     """
     arch, derived = operand.descriptor.arch, operand.descriptor
     found, needed = raw_fields(value, arch), raw_fields(derived.encode(), arch)

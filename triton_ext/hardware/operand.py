@@ -287,8 +287,7 @@ def _derive(
     for offset in (leading_offset, stride_offset):
         if offset % CHUNK_BYTES or offset >= ADDRESS_LIMIT:
             raise _NotCanonical(
-                f"a stride of {offset} bytes must be a multiple of 16 below {ADDRESS_LIMIT}",
-                fits=4,
+                f"a stride of {offset} bytes must be a multiple of 16 below {ADDRESS_LIMIT}", fits=4
             )
     descriptor = SmemDescriptor(
         empty.arch, 0, leading_offset, stride_offset, width, empty.atomicity

@@ -72,8 +72,6 @@ class RegisterAccess:
         lanes: the offset of each lane, in elements.
         starts: for each instruction of each warp, what is XORed to the lanes' offsets, in elements;
             those of warp 0 come first.
-        warps: how many warps.
-        element_bitwidth: bits of an element.
         paddings: pairs (interval, padding), as in `register_access`.
     """
 
@@ -135,7 +133,8 @@ def register_access(
     access_bytes: int | None = None,
     paddings: Sequence[tuple[int, int]] = (),
 ) -> RegisterAccess:
-    """Every ld.shared or st.shared of a tensor that is held in registers.
+    """Every ld.shared or st.shared of a tensor that is held in registers. Raises LayoutError:
+    layouts that do not go together; a wider access than the layouts allow.
 
     Args:
         registers: ``register``, ``lane`` and perhaps ``warp`` -> the tile's dimensions. Registers
@@ -145,9 +144,6 @@ def register_access(
         access_bytes: how many bytes a lane accesses with one instruction; left out: as many as
             are side by side in registers and in shared memory, at most 16, as Triton does.
         paddings: as in `chunk_access`.
-
-    Raises:
-        LayoutError: layouts that do not go together; a wider access than the layouts allow.
     """
     own, lanes, warps = _register_offsets(registers, shared, element_bitwidth)
     paddings = checked_paddings(paddings)
@@ -185,14 +181,12 @@ def register_matrix_access(
 
     Four lanes hold a row of a matrix, 4 bytes each (PTX ISA, "ldmatrix"; seed 003, Sec. 2); with
     `trans`, eight lanes hold it, an element each. As many matrices as there are registers for, at
-    most 4, are moved by one instruction.
+    most 4, are moved by one instruction. Raises LayoutError: layouts that do not go together, or
+    not with these instructions.
 
     Args:
         registers, shared: as in `register_access`.
         element_bitwidth: 8, 16 or 32; with `trans` 16.
-
-    Raises:
-        LayoutError: layouts that do not go together, or not with these instructions.
     """
     own, lanes, warps = _register_offsets(registers, shared, element_bitwidth)
     one_of("element_bitwidth", element_bitwidth, (16,) if trans else (8, 16, 32))

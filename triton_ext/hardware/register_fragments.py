@@ -140,11 +140,7 @@ LDMATRIX_M16N16 = Fragment(
 )
 """``ldmatrix.m16n16.trans.b8``: 16 rows of 16 bytes in memory, in two registers."""
 
-STMATRIX_M16N8 = Fragment(
-    parts=((0, 1), (ATOM_ROWS, 0)),
-    registers=(),
-    threads=_threads(2),
-)
+STMATRIX_M16N8 = Fragment(parts=((0, 1), (ATOM_ROWS, 0)), registers=(), threads=_threads(2))
 """``stmatrix.m16n8.trans.b8``: 16 rows of 8; each of the 8 columns is 16 bytes in memory."""
 
 SOURCE_FORMATS = {"b6x16_p32": 6, "b4x16_p64": 4}

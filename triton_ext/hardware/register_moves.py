@@ -115,7 +115,9 @@ def plan_move(
     fixed_bits: int = 0,
     paddings: Sequence[tuple[int, int]] = (),
 ) -> PlannedMove:
-    """How a tensor of `registers` is moved to or from a tile of `shared`.
+    """How a tensor of `registers` is moved to or from a tile of `shared`. Raises LayoutError:
+    layouts that do not go together; or what is not modelled: a move between blocks of the cluster,
+    or one that sm_100 and later do by ldmatrix or stmatrix ``.trans.b8``.
 
     Args:
         registers: ``register``, ``lane``, ``warp`` (and ``block``) -> the tensor's dimensions.
@@ -125,11 +127,6 @@ def plan_move(
         arch: the compute capability, times ten: sm_90 brought stmatrix, sm_100 moves of 8 bits.
         fixed_bits: the bits of the offset at which the part that is moved may begin.
         paddings: the padding of the tile, as in `register_access`.
-
-    Raises:
-        LayoutError: layouts that do not go together; or what is not modelled: a move between
-            blocks of the cluster, or one that sm_100 and later do by ldmatrix or stmatrix
-            ``.trans.b8``.
     """
     if block_bases(registers) != block_bases(shared):
         rule = "must be split over the blocks as shared memory is"

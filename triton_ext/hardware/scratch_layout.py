@@ -67,7 +67,6 @@ class ScratchLayout:
         segment: the bits above: the line of 128 bytes.
         rounds: what both layouts have in registers, moved one after the other.
         block: those of the cluster's blocks.
-        store, load: the instructions.
     """
 
     vector: tuple[int, ...]

@@ -82,10 +82,8 @@ class TensorMemoryEncoding(Displayed):
         """From the MLIR attribute, as Triton 3.8 and 3.9 print it, or 3.7.
 
         Triton 3.7 prints into how many parts the blocks split each dimension (``CTASplitM``,
-        ``CTASplitN``); the blocks are then counted along dim0 first.
-
-        Raises:
-            LayoutError: not such an attribute, or an illegal one.
+        ``CTASplitN``); the blocks are then counted along dim0 first. Raises LayoutError: not such
+        an attribute, or an illegal one.
         """
         return cls.from_attribute(parse_attribute(text))
 

@@ -43,12 +43,9 @@ class WarpPermutation:
 
 
 def warp_permutation(source: LinearLayout, target: LinearLayout) -> WarpPermutation:
-    """The permutation of a conversion that leaves each element in its warp.
-
-    Args:
-        source, target: ``register``, ``lane``, ``warp`` -> ``flat``, each basis 0 or a power of
-            two, without registers that repeat others.
-    """
+    """The permutation of a conversion that leaves each element in its warp. `source`, `target`:
+    ``register``, ``lane``, ``warp`` -> ``flat``, each basis 0 or a power of two, without registers
+    that repeat others."""
     sides = [
         {name: [basis[0] for basis in layout.bases[name]] for name in ("register", "lane")}
         for layout in (source, target)

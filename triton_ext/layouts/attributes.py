@@ -33,7 +33,6 @@ class Attribute:
     Attributes:
         name: with its dialect: ``ttg.nvmma_shared``.
         parameters: the values of its keys.
-        text: all of it.
         unnamed: the list before the keys, its items ``interval:+padding`` as pairs; None if there
             is none.
     """
@@ -56,21 +55,14 @@ class Attribute:
         return [self.parameters[key] for key in keys]
 
     def checked(
-        self,
-        name: str,
-        required: Sequence[str],
-        optional: Sequence[str],
-        *,
-        unnamed: bool = False,
+        self, name: str, required: Sequence[str], optional: Sequence[str], *, unnamed: bool = False
     ) -> list[Any]:
         """The values of the required parameters of an attribute that may have no unknown ones.
+        Raises LayoutError: another attribute, an unknown key, or one that is missing.
 
         Args:
             name: what its name must be, but for the dialect: ``ttg.nvmma_shared``.
             unnamed: whether there must be a list before the keys; else there may be none.
-
-        Raises:
-            LayoutError: another attribute, an unknown key, or one that is missing.
         """
         if self.mnemonic != name.split(".")[-1]:
             raise LayoutError("attribute", self.text, f"must be a #{name}<...>")

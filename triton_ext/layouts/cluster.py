@@ -69,11 +69,6 @@ def bases_text(bases: Sequence[Basis]) -> str:
     return str([list(basis) for basis in bases])
 
 
-def as_lists(bases: Sequence[Basis]) -> list[list[int]]:
-    """Bases as lists of lists, as Gluon takes them."""
-    return [list(basis) for basis in bases]
-
-
 def cluster_layout(cga_layout: Sequence[Basis], shape: Sequence[int]) -> LinearLayout:
     """How the blocks of a cluster share a tensor of `shape`: block -> which part, per dimension.
 

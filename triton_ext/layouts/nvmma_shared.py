@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.arguments import flag, integers, one_of
@@ -27,7 +27,6 @@ from triton_ext.layouts.attributes import Attribute
 from triton_ext.layouts.cluster import (
     SPLIT_KEYS,
     add_cluster,
-    as_lists,
     bases_text,
     cga_from_attribute,
     checked_cga_layout,
@@ -124,29 +123,6 @@ class NVMMAShared(SharedEncoding):
         )
 
     @classmethod
-    def from_gluon(cls, layout: Any) -> NVMMAShared:
-        """From a ``gl.NVMMASharedLayout``."""
-        return cls(
-            layout.swizzle_byte_width,
-            layout.element_bitwidth,
-            layout.transposed,
-            layout.fp4_padded,
-            layout.rank,
-            layout.cga_layout or (),
-        )
-
-    def gluon_arguments(self) -> dict[str, Any]:
-        """Those of ``gl.NVMMASharedLayout``."""
-        return {
-            "swizzle_byte_width": self.swizzle_byte_width,
-            "element_bitwidth": self.element_bitwidth,
-            "rank": self.rank,
-            "transposed": self.transposed,
-            "fp4_padded": self.fp4_padded,
-            "cga_layout": as_lists(self.cga_layout),
-        }
-
-    @classmethod
     def default_for(
         cls,
         shape: Sequence[int],
@@ -158,10 +134,8 @@ class NVMMAShared(SharedEncoding):
         """The largest swizzle that fits a tile: Gluon's ``NVMMASharedLayout.get_default_for``.
 
         The widest atom whose row fits the contiguous dimension of what one block holds, provided
-        that the other dimensions together have the 8 rows of an atom; otherwise none.
-
-        Raises:
-            LayoutError: illegal arguments; among them `fp4_padded` where 128 bytes do not fit.
+        that the other dimensions together have the 8 rows of an atom; otherwise none. Raises
+        LayoutError: illegal arguments; among them `fp4_padded` where 128 bytes do not fit.
         """
         one_of("element_bitwidth", element_bitwidth, ELEMENT_BITWIDTHS)
         flag("transposed", transposed)
@@ -270,10 +244,8 @@ def tma_box_shape(per_cta: Sequence[int], encoding: NVMMAShared) -> tuple[int, .
     """The shape of the TMA boxes that fill a tile of shape `per_cta`, in elements.
 
     At most 256 along each dimension; along the contiguous one exactly the swizzle width, if there
-    is a swizzle. With fp4_padded the width is that of packed bytes.
-
-    Raises:
-        LayoutError: the contiguous dimension is smaller than the swizzle width.
+    is a swizzle. With fp4_padded the width is that of packed bytes. Raises LayoutError: the
+    contiguous dimension is smaller than the swizzle width.
     """
     box = [min(size, TMA_BOX_LIMIT) for size in per_cta]
     if encoding.swizzle_byte_width:

@@ -11,7 +11,6 @@ from triton_ext.layouts.arguments import is_power_of_two, permutation
 from triton_ext.layouts.attributes import Attribute
 from triton_ext.layouts.cluster import (
     add_cluster,
-    as_lists,
     bases_text,
     checked_cga_layout,
     checked_shape,
@@ -19,7 +18,7 @@ from triton_ext.layouts.cluster import (
     standard_out_dims,
 )
 from triton_ext.layouts.linear_layout import Basis, LinearLayout
-from triton_ext.layouts.shared_encoding import Paddings, SharedEncoding, checked_kind
+from triton_ext.layouts.shared_encoding import Paddings, SharedEncoding, as_lists, checked_kind
 from triton_ext.layouts.shared_linear import SharedLinear
 
 
@@ -95,8 +94,8 @@ class PaddedShared(SharedEncoding):
             raise LayoutError("encoding", str(self), rule)
         return {
             "interval_padding_pairs": as_lists(self.paddings),
-            "offset_bases": as_lists(offset),
-            "cga_layout": as_lists(cga_layout),
+            "offset_bases": as_lists(tuple(offset)),
+            "cga_layout": as_lists(tuple(cga_layout)),
             "shape": list(shape),
         }
 
@@ -111,11 +110,8 @@ class PaddedShared(SharedEncoding):
         return self.linear.alignment
 
     def to_linear_layout(self, shape: Sequence[int] | None = None) -> LinearLayout:
-        """The layout before padding; `address` says where its offsets lie.
-
-        Raises:
-            LayoutError: a shape is given, and is not that of the encoding.
-        """
+        """The layout before padding; `address` says where its offsets lie. Raises LayoutError: a
+        shape is given, and is not that of the encoding."""
         return self.linear.to_linear_layout(shape)
 
     def stored_elements(self, shape: Sequence[int] | None = None) -> int:

@@ -27,15 +27,9 @@ _TYPES: dict[str, type] = {
 
 
 def read_json(text: str, schema: Path) -> Any:
-    """The value of a document, if it is what a schema says.
-
-    Args:
-        schema: the file of the schema.
-
-    Raises:
-        LayoutError: no JSON, too long or nested too deeply for Python, or not of the schema; the
-            argument is the path of what is wrong, such as ``json.layouts[0].shape``.
-    """
+    """The value of a document, if it is what a schema says. Raises LayoutError: no JSON, too long
+    or nested too deeply for Python, or not of the schema; the argument is the path of what is
+    wrong, such as ``json.layouts[0].shape``."""
     if len(text) > MAX_BYTES:
         raise LayoutError("json", text[:40], f"must have at most {MAX_BYTES} characters")
     try:

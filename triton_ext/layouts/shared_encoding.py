@@ -8,7 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from dataclasses import fields
+from typing import Any, ClassVar, TypeVar, cast
 
 from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
@@ -49,13 +50,15 @@ class SharedEncoding(Displayed, ABC):
         """As `parse`, from an attribute that was read."""
 
     @classmethod
-    @abstractmethod
     def from_gluon(cls: type[_Own], layout: Any) -> _Own:
-        """From an object of the Gluon class `GLUON`. Raises LayoutError."""
+        """From an object of the Gluon class `GLUON`, which calls all as the fields here are called.
+        Raises LayoutError."""
+        given = {each.name: getattr(layout, each.name) for each in fields(cast(Any, cls))}
+        return cls(**{name: () if value is None else value for name, value in given.items()})
 
-    @abstractmethod
     def gluon_arguments(self) -> dict[str, Any]:
         """The arguments of the Gluon class `GLUON` that make the same. Raises LayoutError."""
+        return {each.name: as_lists(getattr(self, each.name)) for each in fields(cast(Any, self))}
 
     @property
     @abstractmethod
@@ -100,17 +103,19 @@ class SharedEncoding(Displayed, ABC):
         return offset if self.address(offset) == address else None
 
 
+def as_lists(value: Any) -> Any:
+    """Tuples, and those in them, as lists, as Gluon takes them; any other value as it is."""
+    return list(map(as_lists, value)) if isinstance(value, tuple) else value
+
+
 def padded_offset(offset: Any, paddings: Paddings) -> Any:
     """Where an offset lies with paddings between, in elements; integers or arrays of them."""
     return offset + sum(offset // interval * padding for interval, padding in paddings)
 
 
 def checked_encoding(argument: str, value: Any) -> SharedEncoding:
-    """The value, if it is an encoding.
-
-    Raises:
-        LayoutError: it is something else; the rule says how an encoding is made of it.
-    """
+    """The value, if it is an encoding. Raises LayoutError: it is something else; the rule says how
+    an encoding is made of it."""
     if isinstance(value, SharedEncoding):
         return value
     raise LayoutError(argument, value, "must be a shared-memory encoding" + way_out(value))
@@ -124,11 +129,8 @@ def checked_kind(argument: str, value: Any, kind: type[_Own]) -> _Own:
 
 
 def checked_layout(argument: str, value: Any) -> LinearLayout:
-    """The value, if it is a linear layout.
-
-    Raises:
-        LayoutError: it is something else; the rule says how a layout is made of it.
-    """
+    """The value, if it is a linear layout. Raises LayoutError: it is something else; the rule says
+    how a layout is made of it."""
     if isinstance(value, LinearLayout):
         return value
     rule = "must be a LinearLayout" + way_out(value, ".to_linear_layout(shape)")

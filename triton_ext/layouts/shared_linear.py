@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.arguments import is_power_of_two, vectors
 from triton_ext.layouts.attributes import Attribute
-from triton_ext.layouts.cluster import as_lists, bases_text, memory_layout, within_block
+from triton_ext.layouts.cluster import bases_text, memory_layout, within_block
 from triton_ext.layouts.linear_layout import Basis, LinearLayout
 from triton_ext.layouts.shared_encoding import DEFAULT_ALIGNMENT, SharedEncoding, checked_layout
 
@@ -65,20 +65,11 @@ class SharedLinear(SharedEncoding):
         offset, alignment = attribute.checked(cls.NAME, ("offset", "alignment"), ("block",))
         return cls(offset, attribute.parameters.get("block", ()), alignment)
 
-    @classmethod
-    def from_gluon(cls, layout: Any) -> SharedLinear:
-        """From a ``gl.SharedLinearLayout``."""
-        return cls(layout.offset_bases, layout.block_bases or (), layout.alignment)
-
     def gluon_arguments(self) -> dict[str, Any]:
         """Those of ``gl.SharedLinearLayout``, which needs at least one offset basis."""
         if not self.offset_bases:
             raise LayoutError("encoding", str(self), "Gluon needs at least one offset basis")
-        return {
-            "offset_bases": as_lists(self.offset_bases),
-            "block_bases": as_lists(self.block_bases),
-            "alignment": self.alignment,
-        }
+        return super().gluon_arguments()
 
     @property
     def rank(self) -> int:
@@ -86,11 +77,8 @@ class SharedLinear(SharedEncoding):
         return len((self.offset_bases + self.block_bases)[0])
 
     def to_linear_layout(self, shape: Sequence[int] | None = None) -> LinearLayout:
-        """The layout itself; a ``block`` dimension only if there are block bases.
-
-        Raises:
-            LayoutError: a shape is given, and is not that of the bases.
-        """
+        """The layout itself; a ``block`` dimension only if there are block bases. Raises
+        LayoutError: a shape is given, and is not that of the bases."""
         layout = memory_layout(self.offset_bases, self.block_bases)
         own = tuple(layout.out_dims.values())
         if shape is not None and tuple(shape) != own:

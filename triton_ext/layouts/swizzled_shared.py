@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from triton_ext.layouts.arguments import permutation, power_of_two
 from triton_ext.layouts.attributes import Attribute
 from triton_ext.layouts.cluster import (
     SPLIT_KEYS,
     add_cluster,
-    as_lists,
     bases_text,
     cga_from_attribute,
     checked_cga_layout,
@@ -62,23 +61,6 @@ class SwizzledShared(SharedEncoding):
         )
         return cls(vec, per_phase, max_phase, order, cga_from_attribute(attribute))
 
-    @classmethod
-    def from_gluon(cls, layout: Any) -> SwizzledShared:
-        """From a ``gl.SwizzledSharedLayout``."""
-        return cls(
-            layout.vec, layout.per_phase, layout.max_phase, layout.order, layout.cga_layout or ()
-        )
-
-    def gluon_arguments(self) -> dict[str, Any]:
-        """Those of ``gl.SwizzledSharedLayout``."""
-        return {
-            "vec": self.vec,
-            "per_phase": self.per_phase,
-            "max_phase": self.max_phase,
-            "order": list(self.order),
-            "cga_layout": as_lists(self.cga_layout),
-        }
-
     @property
     def rank(self) -> int:
         """How many dimensions."""
@@ -97,9 +79,7 @@ class SwizzledShared(SharedEncoding):
         """The linear layout of a tile of `shape`: ``offset`` (elements) -> coordinates.
 
         Column c of row r lies in chunk ``(c / vec) ^ (r / per_phase % max_phase)`` of its row.
-
-        Raises:
-            LayoutError: not a shape of powers of two of this rank.
+        Raises LayoutError: not a shape of powers of two of this rank.
         """
         shape = checked_shape(shape, self.rank)
         per_cta = shape_per_cta(self.cga_layout, shape)

@@ -43,10 +43,8 @@ def attribute_aliases(module: str) -> dict[str, str]:
 def shared_types(module: str) -> Iterator[MemoryType]:
     """Each type of a printed module that carries a shared encoding, in order of appearance.
 
-    Encodings of tensor memory are left out: they are no shared-memory layouts.
-
-    Raises:
-        LayoutError: a type that cannot be read.
+    Encodings of tensor memory are left out: they are no shared-memory layouts. Raises LayoutError:
+    a type that cannot be read.
     """
     text = _NOISE.sub("", module)
     aliases = attribute_aliases(text)

@@ -26,9 +26,7 @@ def _dump_type(use: MemoryType) -> LayoutDump:
 def dump_module(text: str) -> list[LayoutDump]:
     """A dump for each shared encoding and shape in a printed module, in order of appearance.
 
-    What cannot be converted (another vendor's encoding, say) has its `error` set.
-
-    Raises:
-        LayoutError: a type in the module cannot be read.
+    What cannot be converted (another vendor's encoding, say) has its `error` set. Raises
+    LayoutError: a type in the module cannot be read.
     """
     return list(dict.fromkeys(map(_dump_type, shared_types(text))))

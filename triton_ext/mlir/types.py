@@ -118,7 +118,6 @@ class TensorType:
     """The type of a tensor in registers.
 
     Attributes:
-        shape: that of the tensor.
         element: the element type, such as ``f16``.
         encoding: the text of its distributed encoding, the outermost alias resolved; "" if it has
             none.

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from triton_ext.kernels.by_threads import thread_spec
 from triton_ext.kernels.choice.by_threads import (
     ThreadAccess,
     ThreadDivision,
     ThreadTile,
     tiles_of,
 )
-from triton_ext.kernels.choice.gemv import CHUNK, MOST_VECTORS, GemvTile, padded
-from triton_ext.kernels.device.by_threads import matmul_by_threads
-from triton_ext.kernels.device.gemv import gemv
+from triton_ext.kernels.choice.gemv import CHUNK, MOST_VECTORS, GemvTile
 from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.ops.counters import counters
 from triton_ext.ops.device import Gpu
@@ -128,7 +127,7 @@ def threads_of(
     if rows.data_ptr() != a.data_ptr() or made.data_ptr() != c.data_ptr():
         return None  # a copy
     of_a, of_b, of_c = rows_of(rows), rows_of(b), rows_of(made, by_rows=True)
-    if of_a is None or of_b is None or of_c is None:
+    if of_a is None or of_b is None or of_c is None or not _lies_apart(made, of_c):
         return None
     # Asynchronous copies of 4 and 8 bytes are slower than loads of elements: 6x51866x512 came at
     # 1.9 TB/s by two at a time, 3x50257x6616 at 2.7 one by one (H200).
@@ -140,6 +139,15 @@ def threads_of(
         if steps is None:
             return None
     return Threads(of_a, of_b, of_c, steps, _matrix_of_gemv(rows, b, of_a, of_b, of_c))
+
+
+def _lies_apart(made: Tensor, of_made: Rows) -> bool:
+    """Whether no two elements of an output lie at one place."""
+    of_made, (*batch, rows, columns) = of_made.by_elements, made.shape
+    within = (rows - 1) * of_made.step + columns
+    return (rows == 1 or of_made.step >= columns) and (
+        not batch or batch[0] == 1 or of_made.matrix >= within
+    )
 
 
 def _matrix_of_gemv(
@@ -162,37 +170,28 @@ def _matrix_of_gemv(
 
 
 class _Prepared(NamedTuple):
-    """A kernel, and how it makes a product.
+    """How a kernel makes a product.
 
     Attributes:
         tiles: of a matrix of C.
         elements: of a part of a tile.
         numbers: arguments after the addresses.
-        constants: those that do not depend on the epilogue.
     """
 
-    kernel: Any
     tiles: int
     elements: int
     numbers: tuple[int, ...]
-    constants: dict[str, Any]
 
 
 def _of_tiles(problem: Problem, threads: Threads, tile: ThreadTile) -> _Prepared:
     """`matmul_by_threads`."""
     a, b, c, residual, _ = threads
-    access = threads.access
     numbers = (
         problem.m, problem.n, problem.k, a.step, b.step, c.step, a.matrix, b.matrix, c.matrix,
         *(residual or (0, 0, 0)),
     )  # fmt: skip
-    constants = {
-        "A_K_MAJOR": access.a_k_major, "B_K_MAJOR": access.b_k_major, "A_UNIT": a.unit,
-        "B_UNIT": b.unit, "C_UNIT": c.unit, "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n,
-        "BLOCK_K": tile.block_k, "LOADS": tile.loads,
-    }  # fmt: skip
     tiles = tiles_of(tile, problem.size) // problem.batch
-    return _Prepared(matmul_by_threads, tiles, tile.block_m * tile.block_n, numbers, constants)
+    return _Prepared(tiles, tile.block_m * tile.block_n, numbers)
 
 
 def _of_gemv(problem: Problem, threads: Threads, tile: GemvTile) -> _Prepared:
@@ -207,12 +206,8 @@ def _of_gemv(problem: Problem, threads: Threads, tile: GemvTile) -> _Prepared:
         outputs, problem.k, w.step, w.matrix, *of_vectors, v.matrix, *of_c, c.matrix, *of_residual,
         matrix,
     )  # fmt: skip
-    constants = {
-        "OF_A": of_a, "K_MAJOR": k_major, "VECTORS": vectors, "PADDED": padded(vectors),
-        "ROWS": tile.rows, "CHUNKS": tile.chunks,
-    }  # fmt: skip
     tiles = math.ceil(outputs / tile.outputs(k_major))
-    return _Prepared(gemv, tiles, tile.sums(vectors, k_major), numbers, constants)
+    return _Prepared(tiles, tile.sums(vectors, k_major), numbers)
 
 
 class ThreadsLaunch:
@@ -236,20 +231,17 @@ class ThreadsLaunch:
         """Prepare it."""
         self.gpu, self.reads_as, self.config, self._epilogue = gpu, gpu.arch, division, epilogue
         tile, splits = division
-        options: dict[str, int] = {"num_warps": tile.num_warps}
         if isinstance(tile, GemvTile):
             prepared = _of_gemv(problem, threads, tile)
         else:
             prepared = _of_tiles(problem, threads, tile)
-            options["num_stages"] = tile.stages
-        kernel, tiles, each, self._numbers, constants = prepared
+        tiles, each, self._numbers = prepared
         self._grid = tiles, splits, problem.batch
         self._elements = tiles * problem.batch * splits * each if splits > 1 else 0
-        constants |= {
-            "BIAS": epilogue.bias, "RESIDUAL": epilogue.residual,
-            "ACTIVATION": epilogue.activation, "SPLITS": splits > 1,
-        }  # fmt: skip
-        self._launch = TritonLaunch(gpu.index, kernel, constants, **options)
+        spec = thread_spec(
+            gpu.arch, problem.product, problem.size, threads.access, division, epilogue
+        )
+        self._launch = TritonLaunch(gpu.index, spec.kernel, spec.constants, **spec.options)
 
     def __call__(self, a: Tensor, b: Tensor, c: Tensor, epilogue: Epilogue = NOTHING) -> None:
         """Launch on the current stream; the GPU must be the current one.

@@ -249,7 +249,7 @@ class PreparedLaunch:
             matrices = _matrices(a, b, c, epilogue, link)
             addresses = [0 if each is None else each.data_ptr() for each in matrices]
             self._fill_more(arguments, addresses, link, stream)
-        direct.start(*self._grid, stream, *direct.fixed, arguments)
+        direct(self._grid, stream, arguments)
 
     def at(self, a: int, b: int, c: int, addend: int = 0) -> bool:
         """The launch on the current stream of the current GPU by addresses alone, multiples of 16.
@@ -272,7 +272,7 @@ class PreparedLaunch:
                 key = (number, addend)
                 arguments[slot] = _tensor_maps.get(key) or self._tensor_map(name, matrix, key)
             self._fill_workspace(arguments, stream)
-        direct.start(*self._grid, stream, *direct.fixed, arguments)
+        direct(self._grid, stream, arguments)
         return True
 
     def with_values(self, a: int, b: int, c: int, values: Sequence[Any]) -> bool:
@@ -287,7 +287,7 @@ class PreparedLaunch:
         if self._has_more:
             addresses = a, b, c, values[RESIDUAL], values[BLOCKS_A], values[BLOCKS_B]
             self._fill_more(arguments, addresses, None, stream)
-        direct.start(*self._grid, stream, *direct.fixed, arguments)
+        direct(self._grid, stream, arguments)
         return True
 
     def _arguments_at(self, a: int, b: int, c: int) -> list[Any]:

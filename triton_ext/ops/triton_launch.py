@@ -53,5 +53,5 @@ class TritonLaunch:
         if direct is None or needs_the_jit():
             return False
         stream = direct.current_stream(self._index)
-        direct.start(*grid, stream, *direct.fixed, [*arguments])
+        direct(grid, stream, [*arguments])
         return True

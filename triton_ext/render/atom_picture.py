@@ -20,10 +20,7 @@ def atom_scene(atom: SwizzleAtom) -> Scene:
     """A swizzle atom, in logical order beside its lines of shared memory.
 
     Chunks of 16 bytes are numbered as in seed 003, Sec. 3 (along the contiguous dimension first),
-    and have the colour of their 8x16B subtile.
-
-    Raises:
-        LayoutError: not a `SwizzleAtom`.
+    and have the colour of their 8x16B subtile. Raises LayoutError: not a `SwizzleAtom`.
     """
     if not isinstance(atom, SwizzleAtom):
         raise LayoutError("atom", atom, "must be a SwizzleAtom")

@@ -34,7 +34,8 @@ def banks_scene(
     max_lines: int = MAX_LINES,
     paddings: Paddings = (),
 ) -> Scene:
-    """Shared memory as lines of 128 bytes, which are 32 banks of 4 bytes.
+    """Shared memory as lines of 128 bytes, which are 32 banks of 4 bytes. Raises LayoutError: a
+    layout that `tile_scene` refuses, or an illegal option.
 
     Args:
         layout, element_bitwidth: as in `tile_scene`.
@@ -42,9 +43,6 @@ def banks_scene(
             dimension that is contiguous in memory, cells are counted, not elements.
         max_lines: how many lines to draw; a note says if there are more.
         paddings: pairs (interval, padding) in elements, of a `PaddedShared`.
-
-    Raises:
-        LayoutError: a layout that `tile_scene` refuses, or an illegal option.
     """
     if colour_by not in ("row", "column"):
         raise LayoutError("colour_by", colour_by, 'must be "row" or "column"')
@@ -102,10 +100,7 @@ def bank_access_scene(title: str, report: BankReport) -> Scene:
     """One access of a warp: which lane accesses which bank of which 128-byte line.
 
     Banks in which lanes collide are outlined; lanes that are served together have one colour.
-
-    Args:
-        title: the heading.
-        report: the access and its conflicts, as `triton_ext.hardware.banks` predicts them.
+    `report`: the access and its conflicts, as `triton_ext.hardware.banks` predicts them.
     """
     grid = Grid(_LEFT, _TOP, 26, 26)
     group_lanes = min(WARP_THREADS, LINE_BYTES // report.access_bytes)
@@ -142,7 +137,7 @@ def bank_access_scene(title: str, report: BankReport) -> Scene:
     said = str(report)
     notes = [
         f"{said[0].upper()}{said[1:]}. A number is the first lane that accesses the bank's word"
-        f" ({report.access_bytes} bytes a lane).",
+        f" ({report.access_bytes} bytes a lane)."
     ]
     if several:
         notes.append(f"A colour: {group_lanes} lanes that are served together.")

@@ -52,8 +52,6 @@ class Field:
         key: its name in the tables of `triton_ext.hardware`, or "reserved" for all other bits.
         name: in words, short enough to stand above its bits.
         first, bits: its lowest bit, and how many there are.
-        raw: its value.
-        meaning: what the value means, in words.
         problem: what is illegal in it, or "".
         fill: its colour, an index into `Theme.fills`.
     """
@@ -150,7 +148,6 @@ def bits_scene(title: str, value: int, width: int, fields: list[Field]) -> Scene
     """A number as its bits, the highest on the left, with its fields below.
 
     Args:
-        title: the heading.
         value: an unsigned number of `width` bits.
         fields: its named fields, then that of the reserved bits.
     """
@@ -272,12 +269,9 @@ def _levels(runs: list[_Run]) -> dict[_Run, int]:
 
 
 def matrix_scene(value: int, arch: int | str) -> Scene:
-    """A 64-bit matrix descriptor: its bits, its fields, and what is illegal in them.
-
-    Raises:
-        LayoutError: not an unsigned 64-bit integer, or an unknown architecture. An illegal
-            descriptor is drawn, with its faults marked.
-    """
+    """A 64-bit matrix descriptor: its bits, its fields, and what is illegal in them. Raises
+    LayoutError: not an unsigned 64-bit integer, or an unknown architecture. An illegal descriptor
+    is drawn, with its faults marked."""
     fields = matrix_fields(value, arch)
     title = f"Matrix descriptor {value:#018x} on sm_{architecture(arch)}"
     return bits_scene(title, value, 64, fields)

@@ -36,7 +36,6 @@ class Row:
     Attributes:
         name: what it is: a basis, a field, the numbers of two lines.
         left, right: as each side has it.
-        same: whether that is the same.
     """
 
     name: str
@@ -172,10 +171,8 @@ def _canonical(line: str, kind: str, known: dict[str, str]) -> str:
 def compare_listings(left: str, right: str, kind: str) -> Comparison:
     """Two listings up to their first difference, and some lines around it.
 
-    Names of registers, values and labels are the same if they correspond one to one.
-
-    Args:
-        kind: of `listing_kind`.
+    Names of registers, values and labels are the same if they correspond one to one. `kind`: of
+    `listing_kind`.
     """
     known: tuple[dict[str, str], dict[str, str]] = ({}, {})
     rows: list[Row] = []

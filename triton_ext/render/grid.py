@@ -45,8 +45,9 @@ def draw_grid(
     """The last two dimensions of a layout as a table of offsets, with ANSI colours.
 
     A cell stands for a run of elements with consecutive offsets, at most 16 bytes, and shows the
-    offset of the first, in elements (``block:offset`` with a cluster). Its colour stands for
-    4 banks of shared memory. Leading dimensions are shown at 0.
+    offset of the first, in elements (``block:offset`` with a cluster). Its colour stands for 4
+    banks of shared memory. Leading dimensions are shown at 0. Raises LayoutError: more than
+    `MAX_CELLS` cells, or a layout that misses some coordinates.
 
     Args:
         layout: ``offset``, and perhaps ``block`` -> coordinates.
@@ -54,9 +55,6 @@ def draw_grid(
         paddings: pairs (interval, padding) in elements, of a `PaddedShared`; offsets count them.
         max_rows, max_width: how many lines of cells and how many characters a line to draw; None
             for no limit. What is left out is said below the table.
-
-    Raises:
-        LayoutError: more than `MAX_CELLS` cells, or a layout that misses some coordinates.
     """
     if not layout.out_dims or "offset" not in layout.in_dims:
         return "(nothing to draw: the layout has no offsets or no dimensions)"

@@ -184,7 +184,6 @@ def given_tile(
 
     Args:
         name: what the control that chooses it calls it.
-        title: the heading.
         attribute: the text that can be copied.
         layout: ``offset`` and perhaps ``block`` -> at least one dimension.
         atom: what the tile is made of; the page checks it.
@@ -212,6 +211,7 @@ def explore_html(
     instruction: dict[str, Any] | None = None,
 ) -> str:
     """One self-contained HTML file that shows, and lets one change, all that the project draws.
+    Raises LayoutError: no such view or state.
 
     Args:
         view: a key of `VIEWS`: what it shows first.
@@ -220,9 +220,6 @@ def explore_html(
         tiles: of `given_tile`, to choose from besides those that the controls describe.
         given_matrix: a matrix of tensor memory, likewise.
         instruction: an instruction descriptor: its ``value``, ``kind`` and ``fields``.
-
-    Raises:
-        LayoutError: no such view or state.
     """
     if view not in VIEWS:
         raise LayoutError("view", view, f"must be one of {', '.join(VIEWS)}")

@@ -15,13 +15,9 @@ def linear_scene(layout: LinearLayout, note: str = "") -> Scene:
 
     Of several inputs, it is the one that `LinearLayout.pseudoinvert` chooses. A label lists the
     input dimensions in their order; a colour is a value of the first one that is not ``register``,
-    or, where offsets are all that there is, of the offset's line of 8 elements.
-
-    Args:
-        note: a line below the picture.
-
-    Raises:
-        LayoutError: no output dimension, or coordinates that no input reaches.
+    or, where offsets are all that there is, of the offset's line of 8 elements. `note`: a line
+    below the picture. Raises LayoutError: no output dimension, or coordinates that no input
+    reaches.
     """
     names = list(layout.out_dims)
     if not names or not layout.in_dims:

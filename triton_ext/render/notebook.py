@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+from collections.abc import Callable
 from typing import Any
 
 from triton_ext.errors import LayoutError
@@ -66,27 +66,20 @@ def _value(found: Any) -> str:
     return getattr(found, "name", str(found))
 
 
-@functools.singledispatch
 def _scene(value: object) -> Scene | None:
     """The picture of a value; None if there is none. Raises LayoutError: this one cannot be
     drawn."""
-    return None
+    draw = next((draw for kind, draw in _SCENES.items() if isinstance(value, kind)), None)
+    return None if draw is None else draw(value)
 
 
-@_scene.register
-def _(value: LinearLayout) -> Scene:
+def _linear(value: LinearLayout) -> Scene:
     if {"lane", "column"} <= set(value.in_dims):
         return tensor_memory_scene(value)
     return linear_scene(value)
 
 
-@_scene.register
-def _(value: SwizzleAtom) -> Scene:
-    return atom_scene(value)
-
-
-@_scene.register
-def _(value: NVMMAShared) -> Scene:
+def _nvmma(value: NVMMAShared) -> Scene:
     if value.fp4_padded or not value.swizzle_byte_width:
         return linear_scene(value.to_linear_layout(_unit(value)))
     major: Any = "MN" if value.transposed else "K"
@@ -105,38 +98,31 @@ def _unit(value: NVMMAShared) -> tuple[int, ...]:
     return tuple(size * count for size, count in zip(shape, blocks, strict=True))
 
 
-@_scene.register
-def _(value: SwizzledShared) -> Scene:
+def _swizzled(value: SwizzledShared) -> Scene:
     """As many rows as there are until the phases repeat, each of all its chunks."""
     sizes = [value.vec * value.max_phase, value.per_phase * value.max_phase]
     shape = [1] * value.rank
     for dim, size in zip(value.order, sizes, strict=False):
         shape[dim] = size
-    alone = dataclasses.replace(value, cga_layout=())
-    return linear_scene(alone.to_linear_layout(shape))
+    return linear_scene(dataclasses.replace(value, cga_layout=()).to_linear_layout(shape))
 
 
-@_scene.register
-def _(value: SharedLinear) -> Scene:
-    return linear_scene(value.to_linear_layout())
-
-
-@_scene.register
-def _(value: PaddedShared) -> Scene:
-    return linear_scene(value.to_linear_layout(), "Offsets are those before padding.")
-
-
-@_scene.register
-def _(value: TensorMemoryEncoding) -> Scene:
+def _tensor(value: TensorMemoryEncoding) -> Scene:
     alone = dataclasses.replace(value, cga_layout=(), two_ctas=False)
     return tensor_memory_scene(alone.to_linear_layout((alone.block_m, alone.block_n)))
 
 
-@_scene.register
-def _(value: SmemDescriptor) -> Scene:
-    return matrix_scene(value.encode(), value.arch)
-
-
-@_scene.register
-def _(value: InstructionDescriptor) -> Scene:
-    return instruction_scene(value.encode(), value.kind)
+_SCENES: dict[type, Callable[[Any], Scene]] = {
+    LinearLayout: _linear,
+    SwizzleAtom: atom_scene,
+    NVMMAShared: _nvmma,
+    SwizzledShared: _swizzled,
+    SharedLinear: lambda value: linear_scene(value.to_linear_layout()),
+    PaddedShared: lambda value: linear_scene(
+        value.to_linear_layout(), "Offsets are those before padding."
+    ),
+    TensorMemoryEncoding: _tensor,
+    SmemDescriptor: lambda value: matrix_scene(value.encode(), value.arch),
+    InstructionDescriptor: lambda value: instruction_scene(value.encode(), value.kind),
+}
+"""What draws the values of each class."""

@@ -82,7 +82,6 @@ class _Cells:
     Attributes:
         level: its name in the ``data-level`` attribute.
         words: the tooltip, with ``{}`` for the coordinates of a cell's first element.
-        width, height: the size of a cell, in CSS pixels.
         counts: how many cells there are down and across.
         step: the elements of a cell down and across.
         address: element -> its byte.
@@ -255,15 +254,7 @@ def operand_scene(layout: LinearLayout, derived: MmaOperand, *, mn_dim: int = 0)
 
     The bits; then the first 8x16B chunk with its elements, the first atom, the first MMA subtile
     with LBO and SBO from one of its parts to the next; and the tile, with the advance of the start
-    address for every subtile.
-
-    Args:
-        layout: the layout of the tile that was given to `derive_operand`.
-        derived: the operand that it found.
-        mn_dim: as given to `derive_operand`. M or N is drawn down, K across.
-
-    Raises:
-        LayoutError: a swizzle with 32-byte atomicity.
+    address for every subtile. Raises LayoutError: a swizzle with 32-byte atomicity.
     """
     own = derived.descriptor
     head = matrix_scene(own.encode(), own.arch)

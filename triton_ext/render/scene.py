@@ -64,7 +64,6 @@ class Box:
     Attributes:
         x, y, width, height: the rectangle, in CSS pixels.
         kind: its classes in the style sheet, such as ``chunk fill3``.
-        title: the tooltip.
         label: the text, in the middle of the box or in a corner, as `at` says.
         data: ``data-`` attributes that name what the box stands for.
     """
@@ -183,8 +182,6 @@ class Grid:
     """Cells of one size, in rows and columns from a corner of the picture.
 
     Attributes:
-        left, top: the corner.
-        width, height: the size of a cell.
         clearance: between the cells and the middle of the labels above them.
     """
 

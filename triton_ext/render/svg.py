@@ -47,14 +47,11 @@ def transfer_svg(layout: LinearLayout, transfer: TmemTransfer) -> str:
 
     Below the matrix: the first columns of warp 0's lanes, element by element, with the thread and
     the register that hold each, as in the figures of the PTX ISA ("Matrix fragments for shape
-    ...").
+    ..."). Raises LayoutError: a layout that `tensor_memory_scene` refuses.
 
     Args:
         layout: the layout of the matrix in tensor memory.
         transfer: what `plan_transfer` plans for that layout.
-
-    Raises:
-        LayoutError: a layout that `tensor_memory_scene` refuses.
     """
     return tensor_memory_scene(layout).above(fragment_scene(transfer)).to_svg()
 
@@ -62,15 +59,13 @@ def transfer_svg(layout: LinearLayout, transfer: TmemTransfer) -> str:
 def dump_svg(dump: LayoutDump, *, instruction: tuple[int, int] | None = None) -> str:
     """What ``triton-ext layout --format svg`` prints.
 
-    An atom as `atom_scene` draws it; a tile as `tile_scene` does, with its banks below.
+    An atom as `atom_scene` draws it; a tile as `tile_scene` does, with its banks below. Raises
+    LayoutError: a dump with an error or without an element width; an illegal instruction.
 
     Args:
         dump: a dump with a layout and an element width.
         instruction: the operand shape of one MMA, as in `tile_scene`. Left out: that of seed 002,
             64 rows of 32 bytes of K, if the tile is made of atoms and it divides the tile.
-
-    Raises:
-        LayoutError: a dump with an error or without an element width; an illegal instruction.
     """
     plane = dump_plane(dump)
     atom = dump_atom(dump, plane)

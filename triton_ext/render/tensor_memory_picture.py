@@ -98,16 +98,14 @@ def _box(cells: _Cells, lane: int, column: int, grid: Grid) -> Box:
 
 
 def tensor_memory_scene(layout: LinearLayout) -> Scene:
-    """Tensor memory: 128 lanes down, columns across.
+    """Tensor memory: 128 lanes down, columns across. Raises LayoutError: other dimensions, or more
+    than 128 lanes.
 
     Args:
         layout: ``lane``, ``column`` -> two dimensions, as `triton_ext.hardware.tensor_memory`
             makes them; ``slot``, the parts of a column's 32 bits, and ``block``, drawn at 0, may
             be there. What the bases leave free (a zero basis, or one that earlier bases make up)
             is drawn dashed; so are lanes that the layout lacks.
-
-    Raises:
-        LayoutError: other dimensions, or more than 128 lanes.
     """
     cells = _Cells(layout)
     sizes = layout.in_dims
@@ -138,7 +136,7 @@ def tensor_memory_scene(layout: LinearLayout) -> Scene:
     plural = ("s" if cells.lanes > 1 else "", "s" if cells.columns > 1 else "")
     notes = [
         f"A cell: {cells.lanes} lane{plural[0]} x {cells.columns} column{plural[1]}, with its"
-        f" {names[0]} and {names[1]}; a colour: {names[0]}.",
+        f" {names[0]} and {names[1]}; a colour: {names[0]}."
     ]
     if any(cells.empty.values()):
         notes.append("Dashed, without numbers: nothing.")

@@ -190,7 +190,9 @@ def tile_scene(
     number: str = "",
     paddings: Paddings = (),
 ) -> Scene:
-    """A tile in shared memory: the four nested levels of seed 002, Sec. 2.
+    """A tile in shared memory: the four nested levels of seed 002, Sec. 2. Raises LayoutError: a
+    layout that is not of shared memory or does not reach every coordinate, a tile that is not made
+    of the atom, an instruction that does not divide the tile.
 
     Args:
         layout: ``offset`` (elements), and perhaps ``block``, to coordinates. The last two
@@ -205,10 +207,6 @@ def tile_scene(
         paddings: pairs (interval, padding) in elements, of a `PaddedShared`.
 
     At most 32 x 32 cells are drawn; a note says what was cut.
-
-    Raises:
-        LayoutError: a layout that is not of shared memory or does not reach every coordinate, a
-            tile that is not made of the atom, an instruction that does not divide the tile.
     """
     plane = Plane(layout, element_bitwidth, paddings)
     if atom is not None and not plane.is_made_of(atom):

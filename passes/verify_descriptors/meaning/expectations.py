@@ -55,10 +55,6 @@ _RULES: dict[str, tuple[str, Callable[[Lowering, Operation], Expected]]] = {
 class ModuleExpectations:
     """The expected instructions of every operation of a module.
 
-    Args:
-        module: the TTGIR.
-        arch: 90 or 100.
-
     Attributes:
         found: what is expected of each operation that could be predicted.
         refused: the others, and why.

@@ -25,7 +25,6 @@ class ExpectedMatrix:
         name: "A", "B" or "source".
         operand: the tile and its descriptor; only the fields that the instruction reads count.
         advance: bytes from the start address of the tile's first element to this one.
-        value: the TTGIR value that the instruction reads.
         further: how much further each warpgroup's part is than the first one's, in bytes.
     """
 
@@ -80,7 +79,6 @@ class Expected:
     """What one operation is lowered to.
 
     Attributes:
-        operation: the operation.
         kind: the kind of instruction: "wgmma", "tcgen05.mma", "tcgen05.cp", "tma" or "expect".
         instructions: MMAs and tensor-memory copies, in order.
         orders: other orders of the instructions that mean the same: the compiler may let an operand
@@ -89,9 +87,7 @@ class Expected:
         boxes: those of a TMA copy, in order; each warp of the partition issues its part.
         shares: of a gather or scatter, the numbers of the boxes that each warp issues, in order.
         tile: the TTGIR value of the shared memory that a TMA copy reads or writes.
-        barrier: the value of the mbarrier, if there is one.
         warps: how many the partition has that the operation stands in.
-        bytes: the number that ``expect_tx`` names.
         number: of arrivals that an mbarrier is told, or of groups of stores that may be pending.
         phase: of a wait, the parity that it names.
         adds: of a product, whether its first instructions add to D; None if that is constant.

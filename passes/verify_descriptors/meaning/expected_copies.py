@@ -123,10 +123,8 @@ def _shares(lowering: Lowering, operation: Operation, messages: int) -> tuple[tu
     """The numbers of the boxes that each warp issues, by the layout of the rows' indices.
 
     Four registers hold the indices of an instruction; registers and warps that repeat others' are
-    idle (``iterateGatherScatterIndices``).
-
-    Args:
-        messages: the boxes of four rows, one beside the other.
+    idle (``iterateGatherScatterIndices``). `messages`: the boxes of four rows, one beside the
+    other.
     """
     indices = (tensor_type(each.type or "", lowering.module.aliases) for each in operation.operands)
     tensor = next((each for each in indices if each is not None), None)

@@ -62,7 +62,6 @@ class _Tiles:
     Attributes:
         m, n: those of an instruction, in one CTA.
         reps: how many instructions there are along M, N and K.
-        a, b, d: the values in the TTGIR.
         a_operand, b_operand: the tiles in shared memory; None for an A that is elsewhere.
         a_offsets, d_offsets: addresses in tensor memory, by the indices along both dimensions; {}
             for what is elsewhere.
@@ -84,12 +83,8 @@ class _Tiles:
     def instructions(
         self, first: bool | None, template: Callable[[int, int, int], ExpectedMma]
     ) -> tuple[ExpectedMma, ...]:
-        """All of them, in order.
-
-        Args:
-            first: whether the first along K adds to D; None if that is not known.
-            template: an instruction without A, B and D, by the indices along M, N and K.
-        """
+        """All of them, in order. `first`: whether the first along K adds to D; None if that is not
+        known. `template`: an instruction without A, B and D, by the indices along M, N and K."""
         found = []
         for i, j, step in itertools.product(*map(range, self.reps)):
             one = template(i, j, step)

@@ -70,16 +70,8 @@ def compare_regions(
     shared: int | None,
     scratch: int | None,
 ) -> None:
-    """Check where the allocations of one execution lie.
-
-    Args:
-        module: the TTGIR.
-        findings: what is found is added to them.
-        lives: when the allocations are used.
-        starts: where they begin, and the instruction that says so.
-        shared, scratch: bytes of shared memory, and of global scratch memory, that a block has, if
-            that is known.
-    """
+    """Check where the allocations of one execution lie. `shared`, `scratch`: bytes of shared
+    memory, and of global scratch memory, that a block has, if that is known."""
     regions = {
         root: region
         for root, (start, _) in starts.items()

@@ -17,9 +17,6 @@ class _Bytes:
 
     Attributes:
         partition: the number of the partition that does it.
-        size: how many.
-        operation: the operation that tells it, or copies.
-        tells: whether it tells.
     """
 
     partition: int
@@ -64,12 +61,7 @@ class BarrierFact:
 def expected_bytes(
     traces: Sequence[PartitionTrace], expected: Mapping[int, Expected]
 ) -> list[BarrierFact] | None:
-    """The rounds of all barriers; None if an address or a predicate is not known.
-
-    Args:
-        traces: those of the partitions.
-        expected: what each operation must become, by its `id`.
-    """
+    """The rounds of all barriers; None if an address or a predicate is not known."""
     listed: dict[RunValue, list[_Bytes]] = {}
     for number, trace in enumerate(traces):
         for event in trace.events:
@@ -120,12 +112,7 @@ def compare_bytes(
     """What a barrier is told to expect is what the copies then bring it, or nothing at all.
 
     (A pipeline may leave out its last copies, but tell the barrier, which nobody waits for.)
-
-    Args:
-        findings: what is found is added to them.
-        traces: those of the partitions.
-        expected: what each operation must become, by its `id`.
-        is_open: whether others bring bytes, too: blocks of a cluster, inline assembly.
+    `is_open`: whether others bring bytes, too: blocks of a cluster, inline assembly.
     """
     kind = "bytes that barriers expect"
     facts = expected_bytes(traces, expected)

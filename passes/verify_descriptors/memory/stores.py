@@ -60,7 +60,6 @@ class StorePattern:
 
     Attributes:
         starts: the first byte of each access.
-        size: bytes of an access.
         rows: the rows that it names if ``stmatrix`` does it; () if that cannot.
     """
 
@@ -74,8 +73,6 @@ class Move:
     """One execution of an operation that moves a tensor to shared memory, to or from tensor memory.
 
     Attributes:
-        operation: the operation.
-        target: the address of the tile.
         when: how many events of the PTX come before.
     """
 
@@ -227,10 +224,8 @@ class Stores:
     """What a thread stores, against what the operations of its partition store.
 
     Args:
-        block: the block that the thread is in.
-        findings: what is found is added to them.
         executed: the moves of the partition, in order.
-        trace: what the thread executes.
+        is_whole: whether these are all moves, and the trace is whole.
         last: an instruction of the kernel, to name where the thread stores nothing.
     """
 
@@ -240,10 +235,11 @@ class Stores:
         findings: Findings,
         executed: Sequence[Move],
         trace: ThreadTrace,
+        is_whole: bool,
         last: Instruction,
     ) -> None:
         self.block, self.findings, self.executed = block, findings, executed
-        self.is_early = trace.end.is_early
+        self.is_whole = is_whole
         self.accesses = [each for each in trace.accesses if each[0].opcode.startswith(_STORES)]
         self.last = last
         kinds = (block.module.memory(_target_of(move.operation)) for move in executed)
@@ -292,7 +288,7 @@ class Stores:
         lines = {access[0].line for access in self.accesses}
         odd = {access[0].line for access in self.accesses if not self.is_claimed(*access)}
         self.findings.compared.update(lines - odd)
-        if compared == len(self.executed) and not self.is_early:
+        if compared == len(self.executed) and self.is_whole:
             self.no_further_copies()
 
     def no_further_copies(self) -> None:

@@ -111,15 +111,9 @@ def compare_transfers(
     thread: ThreadTrace,
     last: Instruction,
 ) -> None:
-    """What the first thread of a warp moves, one operation after the other.
-
-    Args:
-        block: the block and the thread.
-        findings: what is found is added to them.
-        executed: the operations of its partition, in order.
-        thread: what the thread executes.
-        last: an instruction of the kernel, to name where the thread moves too little.
-    """
+    """What the first thread of a warp moves, one operation after the other. `executed`: the
+    operations of its partition, in order. `last`: an instruction of the kernel, to name where the
+    thread moves too little."""
     left = [
         each for each in thread.accesses if each[0].opcode.startswith(("tcgen05.ld", "tcgen05.st"))
     ]
@@ -178,13 +172,7 @@ def compare_transfers(
 
 
 def compare_lanes(findings: Findings, leader: ThreadTrace, other: ThreadTrace) -> None:
-    """What two lanes of a warp must execute together.
-
-    Args:
-        findings: what is found is added to them.
-        leader: what the first lane executes.
-        other: what another one does.
-    """
+    """What two lanes of a warp must execute together."""
     is_cut = leader.end.is_early or other.end.is_early
     accesses = (
         [each[0] for each in trace.accesses if _TOGETHER in each[0].opcode]

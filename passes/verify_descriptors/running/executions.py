@@ -47,9 +47,7 @@ class Block:
     """One block of a cluster, for one choice of arguments.
 
     Attributes:
-        module: the TTGIR.
         ctas: the number of blocks in the cluster.
-        rank: which of them it is.
         ptx_version: the version of the PTX module, such as ``8.7``.
         scratch: where the block's global scratch memory begins, where the descriptors lie that a
             kernel makes; None if that is not known.
@@ -93,8 +91,6 @@ class Execution:
     """One execution of one operation.
 
     Args:
-        block: the block that executes it.
-        findings: what is found is added to them.
         event: the operation, and the values of its operands.
     """
 
@@ -103,13 +99,7 @@ class Execution:
         self.values = dict(zip(event.operation.operands, event.operands, strict=True))
 
     def compare(self, one: Expected, group: Group, instance: Sequence[ExecutedInstruction]) -> None:
-        """Against one execution of a group.
-
-        Args:
-            one: what is expected of the operation.
-            group: the instructions in the text.
-            instance: those of them that are executed.
-        """
+        """Against one execution of a group."""
         first = instance[0]
         if one.kind == "tma":
             for event in instance:

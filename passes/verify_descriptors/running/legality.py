@@ -43,13 +43,8 @@ _FACT = "addresses and sizes that are legal"
 
 
 def check_legality(findings: Findings, trace: ThreadTrace, by_elements: bool) -> None:
-    """Hold all that a thread executes to the rules.
-
-    Args:
-        findings: what is found is added to them; of each instruction once.
-        trace: what the thread executes.
-        by_elements: whether the elements of tensors may be addresses.
-    """
+    """Hold all that a thread executes to the rules. `findings`: what is found is added to them; of
+    each instruction once. `by_elements`: whether the elements of tensors may be addresses."""
     for instruction, address, _ in trace.accesses:
         if isinstance(address, Poison) and not (by_elements and address is OF_TENSORS):
             findings.differ(None, instruction, "its address", "one of the kernel's", address)

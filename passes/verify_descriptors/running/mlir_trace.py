@@ -47,12 +47,7 @@ _POINTER = re.compile(r"!tt\.ptr<[a-z]+(\d+)\w*(?:, \d+)?>")
 
 
 def contents(address: int, size: int) -> int:
-    """What global memory is taken to hold: small numbers, another one in each of 61 words.
-
-    Args:
-        address: in bytes.
-        size: bytes that are loaded.
-    """
+    """What some bytes of global memory hold: small numbers, another one in each of 61 words."""
     found = 0
     for i in range(-address % 4, size, 4):
         found |= ((address + i) // 4 * 37 + 11) % 61 << 8 * i
@@ -64,7 +59,6 @@ class ExecutedOperation:
     """One execution of one of the chosen operations.
 
     Attributes:
-        operation: the operation.
         operands: their values, in printed order.
     """
 
@@ -74,12 +68,7 @@ class ExecutedOperation:
 
 @dataclass
 class PartitionTrace:
-    """What the warps of a partition execute.
-
-    Attributes:
-        events: in order.
-        end: why there are no more.
-    """
+    """What the warps of a partition execute."""
 
     events: list[ExecutedOperation] = field(default_factory=list)
     end: End = field(default_factory=End)
@@ -113,7 +102,6 @@ class ModuleTracer:
     """Runs a module: first the partition with which it begins, then the others.
 
     Args:
-        module: to run.
         launch: what the kernel is given.
         wanted: the operations whose executions are recorded.
         offset: by how much a view is further than what it is a view of, given the values of its

@@ -73,7 +73,6 @@ class Tracer(Steps):
     """Runs a kernel for one thread after the other.
 
     Args:
-        kernel: the whole.
         wanted: the instructions whose executions are recorded.
         given: numbers for special registers and parameters: ``{"%ctaid.x": 2, "[k_param_1]": 64}``.
         variables: those of the module; in shared memory they begin at `Bases.shared`.
@@ -143,15 +142,9 @@ class Tracer(Steps):
     def run(
         self, thread: int, limit: int, bases: Bases = BASES, *, stores: bool = True
     ) -> ThreadTrace:
-        """What a thread executes.
-
-        Args:
-            thread: its number in the block. For another than the first one of its warp, that one
-                must have been run last.
-            limit: the most events.
-            bases: where memory begins.
-            stores: whether what it stores is kept for the threads that are run later.
-        """
+        """What a thread executes. `thread`: its number in the block. For another than the first one
+        of its warp, that one must have been run last. `bases`: where memory begins. `stores`:
+        whether what it stores is kept for the threads that are run later."""
         trace = ThreadTrace()
         self._elections = trace.elections
         self._keeps, self.bases = stores, bases

@@ -208,9 +208,7 @@ class Fields:
     """What ``ttng.tensormap_create`` writes.
 
     Attributes:
-        address: that of the tensor.
         values: the fields that are given as values, innermost dimension first.
-        numbers: those that are constants.
     """
 
     address: Value

@@ -81,7 +81,6 @@ class Steps:
     """The operands and the plain instructions of a kernel.
 
     Args:
-        kernel: the part of a kernel that is run.
         given: numbers for special registers and parameters: ``{"%ctaid.x": 2, "[k_param_1]": 64}``.
         variables: those of the module; in shared memory they begin at `Bases.shared`.
     """

@@ -19,7 +19,6 @@ class ExecutedInstruction:
     """One execution of one of the chosen instructions.
 
     Attributes:
-        instruction: the instruction.
         operands: their values, in order; None for what is not known.
     """
 
@@ -32,11 +31,9 @@ class ThreadTrace:
     """What a thread executes.
 
     Attributes:
-        events: in order.
         accesses: the executions of what is observed: the instruction, its address (None if that is
             not known), and how many events came before. A condition that is not known counts as
             true.
-        end: why there are no more.
         elections: the executions of ``elect.sync``.
         poison: the last instruction whose condition is no condition of the kernel's, and that.
     """

@@ -19,7 +19,6 @@ class End:
     """The end of a trace.
 
     Attributes:
-        why: the sort of reason.
         reason: what it is, for the report; "" if the thread or partition ends.
     """
 
@@ -41,10 +40,6 @@ class Stopped(Exception):
 
 
 def long(limit: str, at: str) -> End:
-    """The end of a trace that is long enough.
-
-    Args:
-        limit: of what there was enough.
-        at: where it was.
-    """
+    """The end of a trace that is long enough. `limit`: of what there was enough. `at`: where it
+    was."""
     return End(Why.LONG, f"after enough {limit}, at {at}")

@@ -31,7 +31,6 @@ class Turns:
     """The conditions of a kernel.
 
     Args:
-        kernel: the part of the kernel that matters.
         given: numbers for special registers and parameters, as `Tracer` takes them.
     """
 
@@ -49,10 +48,7 @@ class Turns:
         """The numbers on both sides of each change: of each condition one, then of each another.
 
         First come those of conditions that treat a single number in another way than all others.
-
-        Args:
-            name: a special register, such as ``%tid.x``.
-            count: it is less than that.
+        `name`: a special register, such as ``%tid.x``. `count`: it is less than that.
         """
         single: list[int] = []
         listed: list[list[int]] = []

@@ -53,9 +53,7 @@ class Difference:
     """Something in the PTX that is not as it must be.
 
     Attributes:
-        instruction: where.
         field: what: "SBO of A", "instruction descriptor: m", ...
-        expected, found: both sides, in words.
     """
 
     instruction: Instruction
@@ -72,8 +70,6 @@ class Comparison:
     """The outcome of comparing a group with an operation.
 
     Attributes:
-        expected, group: the two.
-        differences: where they differ.
         proven: how many of what is as it must be.
         unproven: how many of what is not known at compile time.
     """
@@ -122,13 +118,7 @@ class Comparison:
 
 
 def compare(expected: Expected, group: Group, arch: Architecture) -> Comparison:
-    """Compare a group with an operation of the same kind.
-
-    Args:
-        expected: what the operation must become.
-        group: what the PTX has.
-        arch: 90 or 100.
-    """
+    """Compare a group with an operation of the same kind."""
     comparison = Comparison(expected, group)
     if group.kind == "tma":
         _boxes(comparison)

@@ -25,9 +25,6 @@ class Group:
     """The instructions that one operation became.
 
     Attributes:
-        kind: as `kind_of`.
-        function: in which they stand.
-        instructions: in order.
         elected: the ``elect.sync`` (or the predicate) that they share.
         block: where their basic block begins.
         repeats: a group that is the same and issued once more, with nothing in between: a copy of
@@ -53,11 +50,7 @@ class Group:
 
 
 class Function:
-    """A PTX kernel or function, with what its registers hold.
-
-    Args:
-        module, kernel: of the PTX.
-    """
+    """A PTX kernel or function, with what its registers hold."""
 
     def __init__(self, module: Module, kernel: Kernel) -> None:
         self.module, self.kernel = module, kernel

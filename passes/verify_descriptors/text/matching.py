@@ -51,14 +51,8 @@ def match(
     arch: Architecture,
     open_operations: Sequence[tuple[str, Operation]] = (),
 ) -> Matching:
-    """Match groups with operations.
-
-    Args:
-        operations: what is expected of each.
-        groups: those of the PTX.
-        arch: 90 or 100.
-        open_operations: those of which nothing could be predicted, with their kinds of instruction.
-    """
+    """Match groups with operations. `open_operations`: those of which nothing could be predicted,
+    with their kinds of instruction."""
     result = Matching()
     by_kind: dict[str, list[Expected]] = {}
     for operation in operations:
@@ -88,11 +82,7 @@ def is_open(
     group: Group, operations: Sequence[Expected], open_operations: Sequence[tuple[str, Operation]]
 ) -> bool:
     """Whether a group is that of an operation of which nothing could be predicted, by its line.
-
-    Args:
-        operations: those that it could be of otherwise.
-        open_operations: as for `match`.
-    """
+    `operations`: those that it could be of otherwise. `open_operations`: as for `match`."""
     others = [one for kind, one in open_operations if kind == group.kind]
     return _own(group, others) and _foreign(group, operations)
 

@@ -61,11 +61,7 @@ def slice_kernel(
     """The instructions that the wanted ones depend on, and the kernel's branches.
 
     What registers hold at the wanted instructions is the same in both, as far as `Folder` knows it.
-
-    Args:
-        kernel: the whole.
-        wanted: instructions, all of whose operands count.
-        addressed: the operands that count of instructions of which others do not, by the number of
-            the instruction, wanted or not.
+    `wanted`: instructions, all of whose operands count. `addressed`: the operands that count of
+    instructions of which others do not, by the number of the instruction, wanted or not.
     """
     return Slicer(kernel).part(wanted, addressed)

@@ -47,6 +47,10 @@ def _sums(each: float):
     return run
 
 
+def _late(text: str, _: str) -> None:
+    _sums(16)(text, "lazy")
+
+
 def _two_warpgroups(text: str, schedule: str) -> None:
     launch(text, [], schedule, block=256)
 
@@ -56,6 +60,13 @@ _FREED = (BLOCK, DEALLOCATE)
 _one = _blackwell(
     init(1), *_READY, tcgen05_mma(), COMMIT, wait("DONE"), AFTER, LOAD_SUMS, LOADED,
     TENSOR_SUMS_OUT, *_FREED,
+)  # fmt: skip
+_RELEASE = """\
+  add.u32 %r24, %bar, 8;
+  @%first tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r24];"""
+_released = _blackwell(
+    init(1, 1), *_READY, tcgen05_mma(), COMMIT, _RELEASE, wait("DONE"), AFTER, LOAD_SUMS, LOADED,
+    TENSOR_SUMS_OUT, wait("RELEASED", 0, 1), *_FREED,
 )  # fmt: skip
 _two = _blackwell(
     init(1), *_READY, tcgen05_mma(), tcgen05_mma(1), COMMIT, wait("DONE"), AFTER, LOAD_SUMS, LOADED,
@@ -214,5 +225,15 @@ EXHIBITS = [
         _stages, instead(_stages, (f"{wait('DONE')}\n{BLOCK}\n{_REFILL}",
                            f"{_REFILL}\n{wait('DONE')}\n{BLOCK}")),
         _sums_of_a_source, SynchronizationFault, "may still be read by the tensor core unit",
+    ),
+    Exhibit(
+        "A block ends before its last commit arrives",
+        ("Dao-AILab/flash-attention:flash_attn/cute/flash_bwd_sm100.py",),
+        "Latent: nobody has reported it.",
+        "The last release of a stage is a commit to an mbarrier for which nobody waits any more: "
+        "the arrival may come when the block has ended, and its shared memory is another one's. "
+        "Mended by a wait for it. The eager schedule, in which commits arrive at once, is silent.",
+        _released, instead(_released, (f"{wait('RELEASED', 0, 1)}\n", "")),
+        _late, SynchronizationFault, "which has ended", "lazy",
     ),
 ]  # fmt: skip

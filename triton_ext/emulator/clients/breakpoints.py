@@ -217,7 +217,7 @@ class Stop:
         core = self._cta.under_way.tensor_core
         if core is None:
             raise LaunchError("the block has not used tensor memory")
-        most = core.memory.columns
+        most = core.memory.columns.capacity
         if not 0 <= column <= column + columns <= most:
             raise LaunchError(f"columns {column} to {column + columns - 1}: there are {most}")
         words = core.memory.data[:, column : column + columns]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,28 @@ Writer = Callable[[Cta, Lanes, Any], None]
 def _wrapped(number: int) -> np.int64:
     """As 64-bit arithmetic of addresses wraps."""
     return np.int64((number + (1 << 63)) % (1 << 64) - (1 << 63))
+
+
+@contextlib.contextmanager
+def _refused(at: Instruction) -> Iterator[None]:
+    """Within it, a constant that does not fit is refused."""
+    try:
+        yield
+    except ValueError as error:
+        raise UnsupportedInstruction(str(error), at) from None
+
+
+def _file(register: Register, type_name: str, at: Instruction) -> str | None:
+    """The register file to access as that type; None if the register is wider than the type.
+    Raises UnsupportedInstruction: the type is wider, or does not mix with the register."""
+    width, bits = register.width, bits_of(type_name)
+    if (type_name == "pred") != (width == 1):
+        raise UnsupportedInstruction(f"a predicate and .{type_name} do not mix", at)
+    if width < bits or (width == 128) != (bits == 128):
+        raise UnsupportedInstruction(f"a {width}-bit register as .{type_name}", at)
+    if width != bits:
+        return None
+    return type_name if type_name in DTYPES else f"b{bits}"
 
 
 class Operands:
@@ -139,7 +162,8 @@ class Operands:
         UnsupportedInstruction: it is none of them, or does not fit the type."""
         bits = bits_of(type_name)
         dtype = DTYPES.get(type_name, DTYPES.get(f"b{bits}"))
-        value = None if text.startswith("%") else self._constant(text, type_name, at)
+        with _refused(at):
+            value = None if text.startswith("%") else constant(text, type_name)
         if value is not None:
             return lambda cta, lanes: value
         if type_name == "pred" and text.startswith("!"):
@@ -168,38 +192,11 @@ class Operands:
         found, more = symbol, extra
         return lambda cta: cta.address_of(found) + more
 
-    @staticmethod
-    def _constant(text: str, type_name: str, at: Instruction) -> Array | None:
-        try:
-            return constant(text, type_name)
-        except ValueError as error:
-            raise UnsupportedInstruction(str(error), at) from None
-
-    @staticmethod
-    def _low_bits(text: str, bits: int, at: Instruction) -> int:
-        try:
-            return low_bits(text, bits)
-        except ValueError as error:
-            raise UnsupportedInstruction(str(error), at) from None
-
-    @staticmethod
-    def _file(register: Register, type_name: str, at: Instruction) -> str | None:
-        """The register file to access as that type; None if the register is wider than the type.
-        Raises UnsupportedInstruction: the type is wider, or does not mix with the register."""
-        width, bits = register.width, bits_of(type_name)
-        if (type_name == "pred") != (width == 1):
-            raise UnsupportedInstruction(f"a predicate and .{type_name} do not mix", at)
-        if width < bits or (width == 128) != (bits == 128):
-            raise UnsupportedInstruction(f"a {width}-bit register as .{type_name}", at)
-        if width != bits:
-            return None
-        return type_name if type_name in DTYPES else f"b{bits}"
-
     def _register_reader(
         self, register: Register, type_name: str, dtype: np.dtype[Any] | None, at: Instruction
     ) -> Reader:
         self.read.add(register)
-        row, key = register.row, self._file(register, type_name, at)
+        row, key = register.row, _file(register, type_name, at)
         if key is not None:
             return lambda cta, lanes: cta.files[key][row, lanes]
         whole, low = f"b{register.width}", f"u{bits_of(type_name) // 8}"
@@ -215,7 +212,7 @@ class Operands:
             return lambda cta, lanes, value: None
         register = self.register(text, at)
         self.written.add(register)
-        row, key = register.row, self._file(register, type_name, at)
+        row, key = register.row, _file(register, type_name, at)
         if key is None:
             kind = DTYPES.get(type_name, DTYPES["b32"]).kind
             key = f"{'s' if kind == 'i' else 'u'}{register.width}"
@@ -262,21 +259,25 @@ class Operands:
         if not INTEGER_LITERAL.fullmatch(offset):
             raise UnsupportedInstruction(f"address {text!r} is not understood", at)
         register = self.find(base, at.scope)
+        bits = 64 if register is None else register.width
+        if bits not in (32, 64):
+            raise UnsupportedInstruction(f"a {bits}-bit register as an address", at)
+        with _refused(at):
+            extra = low_bits(offset, bits)
         if register is not None:
             self.touched.add(register)
             self.addresses.add(register)
             key, row = f"b{register.width}", register.row
             if register.width == 32:  # 32-bit arithmetic wraps
-                more = np.uint32(self._low_bits(offset, 32, at))
+                more = np.uint32(extra)
                 return lambda cta, lanes: (cta.files[key][row, lanes] + more).astype(np.int64)
-            if register.width != 64:
-                raise UnsupportedInstruction(f"a {register.width}-bit register as an address", at)
-            far = _wrapped(self._low_bits(offset, 64, at))
+            far = _wrapped(extra)
             return lambda cta, lanes: cta.files["s64"][row, lanes] + far
-        symbol, extra = self._symbol_operand(base, at), self._low_bits(offset, 64, at)
+        symbol = self._symbol_operand(base, at)
         if symbol is None:
             if not INTEGER_LITERAL.fullmatch(base):
                 raise UnsupportedInstruction(f"address {text!r} is not understood", at)
-            absolute = _wrapped(self._low_bits(base, 64, at) + extra)
+            with _refused(at):
+                absolute = _wrapped(low_bits(base, 64) + extra)
             return lambda cta, lanes: np.full(count(lanes), absolute)
         return lambda cta, lanes: np.full(count(lanes), _wrapped(symbol(cta) + extra))

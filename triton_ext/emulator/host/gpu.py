@@ -124,8 +124,7 @@ class EmulatedGpu:
         launch = replace(launch, binary=cubin)
         number = self.launches
         schedule = scheduled(self.schedule, self.seed + number, self.schedules, number)
-        clients = [self.observer, self._breakpoints, self.clock]
-        observer = combined([each for each in clients if each is not None])
+        observer = combined([self.observer, self._breakpoints, self.clock])
         machine = Machine(program, launch, schedule, observer, self.limits)
         self.launches += 1
         try:

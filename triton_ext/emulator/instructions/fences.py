@@ -24,13 +24,11 @@ _SCOPES = ("cta", "cluster", "gpu", "sys", "gl")
 
 
 def _fence(cta: Cta, lanes: Lanes) -> None:
-    cta.cluster.clocks.fence(cta.agents(lanes))
+    cta.cluster.clocks.relaxed.fence(cta.agents(lanes))
 
 
 @instruction(
-    "fence",
-    "membar",
-    "fence.mbarrier_init",
+    "fence membar fence.mbarrier_init",
     evidence=COMPILED,
     but="what it forbids: document",
     lockstep=True,
@@ -48,8 +46,8 @@ def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> None:
         clocks, agents = cta.cluster.clocks, cta.agents(lanes)
         if releases:
-            clocks.release_arrivals(agents)
-        clocks.fence(agents, width)
+            clocks.remote.release(agents)
+        clocks.relaxed.fence(agents, width)
 
     return run
 
@@ -58,12 +56,12 @@ def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 def async_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     space = modifiers.one_of(("global", "shared::cta", "shared::cluster"))
     if space == "global":  # told apart only in what several GPUs share: docs/guide/distributed.md
-        return lambda cta, lanes: cta.cluster.clocks.global_proxy_fence(cta.agents(lanes))
+        return lambda cta, lanes: _share(cta, cta.agents(lanes))
 
     def run(cta: Cta, lanes: Lanes) -> None:
         agents = cta.agents(lanes)
         if not space:
-            cta.cluster.clocks.global_proxy_fence(agents)
+            _share(cta, agents)
         whole = isinstance(lanes, slice) and not (lanes.start | lanes.stop) % WARP_THREADS
         before = None if whole else cta.cluster.clocks.fenced[agents, agents]
         cta.cluster.clocks.proxy_fence(agents)
@@ -72,9 +70,14 @@ def async_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
         if space != "shared::cta":
             # Triton lets barrier.cluster.arrive.relaxed follow it, with no other fence between,
             # and relies on the peer's tensor core to see what was stored before
-            cta.cluster.clocks.fence(agents)
+            cta.cluster.clocks.relaxed.fence(agents)
 
     return run
+
+
+def _share(cta: Cta, agents: NDArray[np.intp]) -> None:
+    """The asynchronous proxy sees what agents have seen in the memory that several GPUs share."""
+    cta.cluster.clocks.peers.proxy_fence(agents, cta.cluster.clocks.seen)
 
 
 def _leave_out(cta: Cta, lanes: Lanes, before: NDArray[np.int64], at: Instruction) -> None:
@@ -96,7 +99,7 @@ def _leave_out(cta: Cta, lanes: Lanes, before: NDArray[np.int64], at: Instructio
         if others.any() and clocks.seen[agent, agent] > after:
             event = clocks.tick(np.array([agent]))
             cta.shared.write_again(agent, after, others, event)
-            clocks.partial[agent] = event, at
+            clocks.missing.partial[agent] = event, at
 
 
 @instruction("fence.proxy.async::generic", evidence=COMPILED)

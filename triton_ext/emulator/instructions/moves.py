@@ -156,7 +156,7 @@ def load_bytes(
             if origins is not None and found is not None:
                 origins[here] = found
         return values
-    if origins is None and cta.machine.observer is not None:
+    if origins is None:
         cta.machine.observer.access(cta, lanes, space, addresses, width, "load")
     if space in ("global", "const"):
         if order:
@@ -269,7 +269,7 @@ def store_bytes(
         what = f"is stored to {space} memory" if space != "shared" else "is sent to other threads"
         cta.undefined.refuse(origins.max(axis=1), lanes, f"the value {what}")
     cta.machine.progress += 1
-    if space and cta.machine.observer is not None:
+    if space:
         cta.machine.observer.access(cta, lanes, space, addresses, values.shape[1], "store")
     if space == "":
         for name, window, here in split_generic(addresses):
@@ -401,7 +401,7 @@ def _access(
     return _Access(space, type_name, order, width, texts, operands.address(address, at))
 
 
-@instruction("ld", "ldu", evidence=COMPILED, lockstep=True)
+@instruction("ld ldu", evidence=COMPILED, lockstep=True)
 def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     access = _access(at, modifiers, operands, at.operands[1], at.operands[0])
     space, order, address = access.space, access.order, access.address

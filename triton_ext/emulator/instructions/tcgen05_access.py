@@ -31,7 +31,7 @@ from triton_ext.emulator.state.in_flight import Arrival
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.leniencies import LANE, QUARTER
 from triton_ext.emulator.state.storage import Register
-from triton_ext.emulator.state.tensor_memory import Access, Cells, TensorMemory
+from triton_ext.emulator.state.tensor_memory import Access, Cells, TensorMemory, numbers
 from triton_ext.emulator.state.tensor_memory_cells import AccessCells, access_cells
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
@@ -144,7 +144,7 @@ class _Place:
                 f" {' or '.join(map(str, named.first_lanes))} of the warp's {WARP_LANES}"
             )
         for first in np.unique(column):
-            self.memory.check_allocated(int(first), named.columns, what)
+            self.memory.columns.check(int(first), named.columns, what)
 
     def check_thread_sync(self, cta: Cta, lanes: Lanes, what: str, *, writes: bool) -> None:
         """See `triton_ext.emulator.units.tensor_core`."""
@@ -269,8 +269,8 @@ def _follow_load(
             (shifted(each), seen) for each, seen in zip(place.each, place.all_seen, strict=True)
         ]
         found = [place.swap(memory.origins(each, seen, name)) for each, seen in pairs]
-        numbers = [place.swap(memory.numbers(each)) for each, _ in pairs]
-        here, number = np.concatenate(found, axis=1), np.concatenate(numbers, axis=1)
+        named = [place.swap(numbers(each)) for each, _ in pairs]
+        here, number = np.concatenate(found, axis=1), np.concatenate(named, axis=1)
         new = (here != 0) & (origins == 0)
         origins, cells_of = np.where(new, here, origins), np.where(new, number, cells_of)
     missing = origins == UNWRITTEN

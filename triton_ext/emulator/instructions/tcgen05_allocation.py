@@ -15,7 +15,7 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.leniencies import RELAXED_BARRIER
-from triton_ext.emulator.state.tensor_memory import TensorMemory
+from triton_ext.emulator.state.tensor_memory_columns import free_column
 from triton_ext.emulator.units.mbarriers import low_words
 from triton_ext.emulator.units.tensor_core import blocks_of, same_in_warp, tensor_core, use_group
 from triton_ext.errors import LayoutError
@@ -28,15 +28,16 @@ from triton_ext.ptx.parse import Instruction
 def _checked_columns(cta: Cta, columns: int, group: int, exclusive: bool) -> None:
     core = use_group(cta, group)
     try:
-        check_allocation(columns, exclusive=exclusive, capacity=core.memory.columns)
+        check_allocation(columns, exclusive=exclusive, capacity=core.memory.columns.capacity)
     except LayoutError as error:
         raise TensorMemoryFault(f"{columns} columns: {error.rule}") from None
-    if core.memory.relinquished:
+    if core.memory.columns.relinquished:
         why = "tcgen05.alloc, after the block executed tcgen05.relinquish_alloc_permit"
         raise TensorMemoryFault(why)
-    if columns > core.memory.smallest:
+    smallest = core.memory.columns.smallest
+    if columns > smallest:
         raise TensorMemoryFault(
-            f"tcgen05.alloc of {columns} columns, after one of {core.memory.smallest}: the numbers"
+            f"tcgen05.alloc of {columns} columns, after one of {smallest}: the numbers"
             " may not increase within a block"
         )
 
@@ -53,12 +54,12 @@ def _grant(cta: Cta, at: Instruction) -> None:
         )
     columns, exclusive = next(iter(pair.wanted.values()))
     memories = [tensor_core(block).memory for block in blocks]
-    taken = memories[0].allocated | memories[1].allocated
-    first = TensorMemory.free_column(taken, columns)
+    taken = memories[0].columns.taken | memories[1].columns.taken
+    first = free_column(taken, columns)
     if first is None:
         return
     for block, memory in zip(blocks, memories, strict=True):
-        memory.allocate(first, columns, at, exclusive=exclusive)
+        memory.columns.allocate(first, columns, at, exclusive=exclusive)
         pair.granted[block.rank] = first
     pair.wanted.clear()
     cta.machine.progress += 1
@@ -93,15 +94,15 @@ def allocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         if group == 1:
 
             def resume() -> None:
-                column = memory.free_column(memory.allocated, columns)
+                column = free_column(memory.columns.taken, columns)
                 assert column is not None, "the wait was ready"
-                memory.allocate(column, columns, at, exclusive=form.exclusive)
+                memory.columns.allocate(column, columns, at, exclusive=form.exclusive)
                 finish(column)
 
             return Wait(
-                lambda: memory.free_column(memory.allocated, columns) is not None,
+                lambda: free_column(memory.columns.taken, columns) is not None,
                 lambda: (
-                    f"tcgen05.alloc of {columns} columns; allocated are columns {memory.held()}"
+                    f"tcgen05.alloc of {columns} columns; allocated are columns {memory.columns}"
                 ),
                 resume,
             )
@@ -119,7 +120,7 @@ def allocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             lambda: cta.rank in pair.granted,
             lambda: (
                 f"tcgen05.alloc of {columns} columns for the pair; allocated are columns"
-                f" {memory.held()}; waiting are blocks {sorted(pair.wanted)} of the cluster"
+                f" {memory.columns}; waiting are blocks {sorted(pair.wanted)} of the cluster"
             ),
             resume_pair,
         )
@@ -143,7 +144,7 @@ def deallocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
         memory = use_group(cta, group).memory
         clocks, agent = cta.cluster.clocks, int(cta.agents(lanes)[0])
         seen = clocks.seen[agent]
-        found = memory.find(first, columns, exclusive=form.exclusive)
+        found = memory.columns.find(first, columns, exclusive=form.exclusive)
         if group == 1:
             memory.free(found, seen)
             cta.machine.progress += 1
@@ -179,7 +180,7 @@ def _free_both(cta: Cta, at: Instruction) -> None:
     seen = np.maximum(*(seen for _, _, seen in pair.leaving.values()))
     for block in blocks_of(cta, 2):
         memory = tensor_core(block).memory
-        memory.free(memory.allocations[first], seen)
+        memory.free(memory.columns.allocations[first], seen)
     pair.leaving.clear()
     pair.freed += 1
     cta.machine.progress += 1
@@ -191,7 +192,7 @@ def relinquish(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
     group = modifiers.form(TensorMemoryAllocation).cta_group
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        use_group(cta, group).memory.relinquished = True
+        use_group(cta, group).memory.columns.relinquished = True
 
     return run
 

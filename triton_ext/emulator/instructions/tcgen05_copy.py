@@ -81,10 +81,10 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                     chunks = unpack_codes(chunks[:, : PACKED_BITS * CHUNK_BYTES // 8], PACKED_BITS)
                 words = chunks.reshape(shape.rows, chunks_of_row * CHUNK_BYTES).view(np.uint32)
                 memory = tensor_core(block).memory
-                memory.check_allocated(column, shape.columns, "tcgen05.cp")
+                memory.columns.check(column, shape.columns, "tcgen05.cp")
                 memory.check_store(cells, clock.seen, "tcgen05.cp")
                 memory.poke(cells, words[rows])
-                memory.note_store(cells, stamp(cta.cluster.clocks.unit_event(unit), unit))
+                memory.note("store", cells, stamp(cta.cluster.clocks.unit_event(unit), unit))
 
         issue(cta, thread, group, work)
 
@@ -120,13 +120,13 @@ def shift(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         def work(clock: Clock) -> None:
             for block in blocks_of(cta, group):
                 memory = tensor_core(block).memory
-                memory.check_allocated(column, SHIFT_COLUMNS, "tcgen05.shift")
+                memory.columns.check(column, SHIFT_COLUMNS, "tcgen05.shift")
                 words = memory.load(source, clock.seen, "tcgen05.shift").copy()
                 memory.check_store(target_cells, clock.seen, "tcgen05.shift")
                 memory.poke(target_cells, words[1:])
                 event = stamp(cta.cluster.clocks.unit_event(unit), unit)
-                memory.note_store(target_cells, event)
-                memory.note_load(source, event)
+                memory.note("store", target_cells, event)
+                memory.note("load", source, event)
 
         issue(cta, thread, group, work)
 

@@ -294,13 +294,13 @@ class _Product:
 
     def issue(self) -> None:
         observer, found = self.cta.machine.observer, self.found
-        if observer is not None:
-            shape, in_memory = (found.m, found.n, found.k), self.a_descriptor is not None
-            observer.multiplies(self.cta, self.thread, shape, self.form.cta_group, in_memory)
+        shape, in_memory = (found.m, found.n, found.k), self.a_descriptor is not None
+        observer.multiplies(self.cta, self.thread, shape, self.form.cta_group, in_memory)
         if self.cta.machine.fenced:
             self._check_thread_sync()
         issue(self.cta, self.thread, self.form.cta_group, self._perform)
-        self._use_collector(tensor_core(self.cta))
+        for buffer, use in _collectors(self.form):
+            self._use_buffer(tensor_core(self.cta), buffer, use)
 
     def _check_thread_sync(self) -> None:
         """See `check_thread_sync`, of the cells of D."""
@@ -311,12 +311,8 @@ class _Product:
         lanes, what = slice(self.thread, self.thread + 1), "tcgen05.mma into tensor memory"
         check_thread_sync(self.cta, lanes, agent, cells, what, writes=True)
 
-    def _use_collector(self, core: TensorCore) -> None:
-        """Note what the collector buffer may hold; it never changes a product."""
-        for buffer, use in _collectors(self.form):
-            self._use_buffer(core, buffer, use)
-
     def _use_buffer(self, core: TensorCore, buffer: str, use: str) -> None:
+        """Note what a collector buffer may hold; it never changes a product."""
         found, operation = self.found, self.operation
         if buffer != "a":
             key: object = (operation.b, found.b_type, found.b_major, found.n)
@@ -398,11 +394,11 @@ class _Product:
         found, path = self.found, self.plan.path
         columns, first = _columns_of(self.plan), self.operation.a & 0xFFFF
         name = "tcgen05.mma, as operand A"
-        memory.check_allocated(first, columns, name)
+        memory.columns.check(first, columns, name)
         cells = path.cells(self.d_lane, first, columns)
         words = np.ascontiguousarray(memory.load(cells, clock.seen, name))
         event = self.cta.cluster.clocks.unit_event(self.unit)
-        memory.note_load(cells, stamp(event, self.unit))
+        memory.note("load", cells, stamp(event, self.unit))
         if self.plan.packed:
             pairs = words.view(np.uint8)
             codes: NDArray[Any] = np.stack([pairs & 15, pairs >> 4], axis=-1)
@@ -435,7 +431,7 @@ class _Product:
             raise TensorMemoryFault(why)
         first = address & 0xFFFF
         what = f"tcgen05.mma, as scale factors of {name},"
-        memory.check_allocated(first, factors.span(rows), what)
+        memory.columns.check(first, factors.span(rows), what)
         every: Any = np.arange(rows)
         row_lane, row_column = factors.cell(every)
         word = first + np.arange(factors.words) * factors.step(rows)
@@ -445,7 +441,7 @@ class _Product:
         cells: Cells = (lanes, columns)
         words = np.ascontiguousarray(memory.load(cells, clock.seen, what))
         event = self.cta.cluster.clocks.unit_event(self.unit)
-        memory.note_load(cells, stamp(event, self.unit))
+        memory.note("load", cells, stamp(event, self.unit))
         wanted = slice(factors.first_byte, factors.first_byte + factors.count)
         codes = words.view(np.uint8).reshape(len(groups), rows, -1)[..., wanted]
         if (codes != codes[0]).any():
@@ -482,14 +478,14 @@ class _Product:
         found, path = self.found, self.plan.path
         columns = found.n // path.parts
         name = "tcgen05.mma (D)"
-        memory.check_allocated(self.d_column, columns, name)
+        memory.columns.check(self.d_column, columns, name)
         cells = path.cells(self.d_lane, self.d_column, columns)
         kept = self._kept(number)
         if kept is not None:
             cells = (path.lane_numbers(self.d_lane)[kept], cells[1])
         d = None
         if self.operation.accumulate:
-            d = self._values(memory.load(cells, clock.seen, name))
+            d = _values(memory.load(cells, clock.seen, name), found.d_type)
             if kept is not None:
                 every = np.zeros((path.parts * path.rows, columns), d.dtype)
                 every[kept] = d
@@ -500,13 +496,13 @@ class _Product:
                 d = d * np.float64(2.0**-self.operation.scale_d)
         memory.check_store(cells, clock.seen, name, loaded=d is not None)
         result = multiply_accumulate(a, b, d, found.d_type, saturate=found.saturate)
-        words = self._words(result.reshape(path.parts * path.rows, columns))
+        words = _words(result.reshape(path.parts * path.rows, columns), found.d_type)
         self._write(memory, cells, words if kept is None else words[kept])
 
     def _write(self, memory: TensorMemory, cells: Cells, words: Any) -> None:
         memory.poke(cells, words)
         event = self.cta.cluster.clocks.unit_event(self.unit)
-        memory.note_store(cells, stamp(event, self.unit))
+        memory.note("store", cells, stamp(event, self.unit))
 
     def _kept(self, number: int) -> NDArray[np.bool_] | None:
         """Which rows of the data path are written, or None for all: disable-output-lane."""
@@ -517,13 +513,12 @@ class _Product:
         kept: NDArray[np.bool_] = off[self.plan.path.lane_numbers(self.d_lane)] == 0
         return kept
 
-    def _values(self, words: NDArray[np.uint32]) -> NDArray[Any]:
-        d_type = self.found.d_type
-        if d_type == "f16":  # the low half of each column
-            return words.astype(np.uint16).view(np.float16)
-        return np.ascontiguousarray(words).view(np.float32 if d_type == "f32" else np.int32)
 
-    def _words(self, values: NDArray[Any]) -> NDArray[np.uint32]:
-        if self.found.d_type == "f16":
-            return values.view(np.uint16).astype(np.uint32)
-        return values.view(np.uint32)
+def _values(words: NDArray[np.uint32], d_type: str) -> NDArray[Any]:
+    if d_type == "f16":  # the low half of each column
+        return words.astype(np.uint16).view(np.float16)
+    return np.ascontiguousarray(words).view(np.float32 if d_type == "f32" else np.int32)
+
+
+def _words(values: NDArray[Any], d_type: str) -> NDArray[np.uint32]:
+    return values.view(np.uint16).astype(np.uint32) if d_type == "f16" else values.view(np.uint32)

@@ -103,13 +103,13 @@ def copy_and_release(at: Instruction, modifiers: Modifiers, operands: Operands) 
             check_alignment(where)
             cta.machine.tensor_maps[where] = MadeTensorMap()
         _store(cta, lanes, "global", targets, data)
-        cta.cluster.clocks.fence(cta.agents(lanes))
+        cta.cluster.clocks.relaxed.fence(cta.agents(lanes))
 
     return run
 
 
 @instruction("prefetch.tensormap", evidence=KERNELS)
-@instruction("prefetch.param.tensormap", "prefetch.const.tensormap", evidence=DOCUMENT)
+@instruction("prefetch.param.tensormap prefetch.const.tensormap", evidence=DOCUMENT)
 def prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """A hint; but the address must have a tensor map's alignment."""
     address = operands.address(at.operands[0], at)

@@ -403,10 +403,6 @@ class MBarrier:
             self.pending = self.count
             self.released = self.clock.copy()
 
-    def passed(self, parity: int) -> bool:
-        """Whether the phase of that parity has completed: the current one's differs from it."""
-        return self.phase & 1 != parity & 1
-
     def __str__(self) -> str:
         return (
             f"phase {self.phase} (parity {self.phase & 1}), {self.pending} of {self.count} arrivals"

@@ -215,7 +215,7 @@ class Gpu(ABC):
     Attributes:
         launch: what is running.
         target: what the kernel was compiled for.
-        observer: told of what happens, or None.
+        observer: told of what happens.
         fenced: whether the program, or what its authors wrote it in, has tcgen05.fence.
         options: what is asked of the run.
         steps: instructions executed so far: the clock that a kernel can read.
@@ -232,7 +232,7 @@ class Gpu(ABC):
         self,
         launch: Launch,
         target: Target,
-        observer: AccessObserver | None,
+        observer: AccessObserver,
         fenced: bool,
         options: Options,
     ) -> None:
@@ -372,8 +372,7 @@ class Cta:
         shared.excused = functools.partial(_excused, self)
         shared.undefined = cluster.unwritten_loads.fault
         self.undefined = UndefinedRegisters(self.threads, cluster.unwritten_loads)
-        if self.machine.observer is not None:
-            shared.moved = functools.partial(self.machine.observer.moved, self)
+        shared.moved = functools.partial(self.machine.observer.moved, self)
         self.local = LocalMemory(self.threads, storage.local_bytes)
         self.barriers: dict[int, NamedBarrier] = {}
         self.mbarriers: dict[int, MBarrier] = {}

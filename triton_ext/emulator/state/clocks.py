@@ -9,7 +9,7 @@ Model" and "Proxies").
 
 from __future__ import annotations
 
-from collections import deque
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.ptx.parse import Instruction
+from triton_ext.emulator.state.missing_orders import MissingOrders
 
 Agents = NDArray[np.intp]
 Foreign = dict[int, NDArray[np.int64]]
@@ -38,29 +38,6 @@ def merged(one: Foreign, other: Foreign) -> Foreign:
 
 CLUSTER, WIDEST, SYSTEM = 2, 3, 4
 """Scopes: 1 is the block, 2 the cluster, 3 the GPU, 4 all of them."""
-
-
-_WITHHELD = 64
-"""How many arrivals that release nothing are remembered."""
-
-
-@dataclass(eq=False)
-class RemoteArrival:
-    """An arrival at an mbarrier of another block: nothing says by itself when it gets there.
-
-    A wait for its phase does; so does what comes after it and is seen: a later arrival of the same
-    agent in that block, or a release at the scope of the cluster, or a wider one.
-
-    Attributes:
-        agent, event: who arrives, and when.
-        phase: the one that it counts for.
-        released: the first of these of each agent, as its event.
-    """
-
-    agent: int
-    event: int
-    phase: int
-    released: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -120,6 +97,152 @@ class Rows:
     proxied: Sequence[Foreign]
 
 
+class Peers:
+    """What the agents of a cluster have seen of other clusters.
+
+    Args:
+        agents: their number.
+        number: the cluster's, among those of all GPUs.
+        known: what they all have seen at first; None if there is one GPU.
+
+    Attributes:
+        foreign: by agent, what it has seen.
+        proxied: see `Clock`.
+    """
+
+    def __init__(self, agents: int, number: int, known: Foreign | None) -> None:
+        self._number, self._several = number, known is not None
+        self.foreign: dict[int, Foreign] = dict.fromkeys(range(agents), known) if known else {}
+        self.proxied: dict[int, Foreign] = dict(self.foreign)
+
+    def join(self, clock: Clock, agents: Agents) -> None:
+        """Let a clock include what some agents have seen."""
+        for agent in agents.tolist():
+            clock.foreign = merged(clock.foreign, self.foreign.get(agent, {}))
+            clock.proxied = merged(clock.proxied, self.proxied.get(agent, {}))
+
+    def of(self, agents: Agents) -> tuple[Sequence[Foreign], Sequence[Foreign]]:
+        """`foreign` and `proxied` of each of some agents; empty if nobody has seen any."""
+        foreign, proxied = (
+            [known.get(agent, {}) for agent in agents.tolist()] if known else ()
+            for known in (self.foreign, self.proxied)
+        )
+        return foreign, proxied
+
+    def acquire(
+        self, agents: Agents, foreign: Sequence[Foreign], proxied: Sequence[Foreign]
+    ) -> None:
+        """From now on each agent has seen what stands beside it."""
+        for known, more in ((self.foreign, foreign), (self.proxied, proxied)):
+            for agent, each in zip(agents.tolist(), more, strict=False):
+                if each:
+                    known[agent] = merged(known.get(agent, {}), each)
+
+    def proxy_fence(self, agents: Agents, seen: NDArray[np.int64]) -> None:
+        """The asynchronous proxy sees what agents have seen in the memory that GPUs share. `seen`:
+        of their own cluster, a row for each agent of it."""
+        for agent in agents.tolist() if self._several else ():
+            known = {**self.foreign.get(agent, {}), self._number: seen[agent].copy()}
+            self.proxied[agent] = merged(self.proxied.get(agent, {}), known)
+
+    def learned(self) -> Foreign:
+        """What all agents have seen of other clusters."""
+        return functools.reduce(merged, self.foreign.values(), {})
+
+
+@dataclass(eq=False)
+class RemoteArrival:
+    """An arrival at an mbarrier of another block: nothing says by itself when it gets there.
+
+    A wait for its phase does; so does what comes after it and is seen: a later arrival of the same
+    agent in that block, or a release at the scope of the cluster, or a wider one.
+
+    Attributes:
+        agent, event: who arrives, and when.
+        phase: the one that it counts for.
+        released: the first of these of each agent, as its event.
+    """
+
+    agent: int
+    event: int
+    phase: int
+    released: dict[int, int] = field(default_factory=dict)
+
+
+class RemoteArrivals:
+    """Those of a cluster.
+
+    Attributes:
+        last: the last one of each agent at each mbarrier of another block.
+    """
+
+    def __init__(self, clocks: Clocks) -> None:
+        self._clocks = clocks
+        self.last: dict[tuple[int, int], RemoteArrival] = {}
+
+    def release(self, agents: Agents) -> None:
+        """`agents` release at the scope of the cluster, or a wider one, before they go on: who sees
+        it knows that the arrivals which they have seen are over.
+        """
+        if not self.last:
+            return
+        event = self._clocks.tick(agents)
+        for agent in agents.tolist():
+            for arrival in self.last.values():
+                if self._clocks.seen[agent, arrival.agent] >= arrival.event:
+                    arrival.released.setdefault(agent, event)
+
+
+class Relaxed:
+    """Fences with relaxed accesses (PTX ISA, "Release and Acquire Patterns"): one before a relaxed
+    arrival releases what was done before the fence; one after a relaxed wait acquires what the wait
+    observed.
+
+    Attributes:
+        observed: by agent and scope, what its relaxed waits have read since its last fence.
+    """
+
+    def __init__(self, clocks: Clocks) -> None:
+        self._clocks = clocks
+        self._published: dict[int, dict[int, Clock]] = {}
+        self.observed: dict[int, dict[int, Clock]] = {}
+
+    def fence(self, agents: Agents, scope: int = WIDEST) -> None:
+        """A memory fence of `agents`, that orders accesses for all that are within its scope."""
+        for agent in agents.tolist():
+            observed = self.observed.get(agent, {})
+            for needed in [each for each in observed if each <= scope]:
+                self._clocks.acquire(np.array([agent]), observed.pop(needed))
+            self._published.setdefault(agent, {})[scope] = self._clocks.snapshot(np.array([agent]))
+
+    def scopes(self, agent: int) -> list[int]:
+        """The scopes of the fences that an agent has executed."""
+        return list(self._published.get(agent, ()))
+
+    def published(self, agents: Agents, scope: int = 0) -> Clock:
+        """What a relaxed arrival of `agents` releases: what was done before their last fence.
+        `scope`: only fences at least that wide count."""
+        clock = self._clocks.empty()
+        for agent in agents.tolist():
+            for width, each in self._published.get(agent, {}).items():
+                if width >= scope:
+                    clock.absorb(each)
+        return clock
+
+    def observe(self, agents: Agents, clock: Clock, scope: int = 0) -> None:
+        """A relaxed wait of `agents` read this clock; their next fence acquires it. `scope`: how
+        wide that fence must be."""
+        for agent in agents.tolist():
+            observed = self.observed.setdefault(agent, {})
+            observed.setdefault(scope, self._clocks.empty()).absorb(clock)
+
+
+def _rows(agents: Agents) -> Any:
+    """Agents, as a slice where they follow each other: numpy is faster with it."""
+    first, number = int(agents[0]), len(agents)
+    return slice(first, first + number) if agents[-1] - first == number - 1 else agents
+
+
 class Clocks:
     """The clocks of all agents of a cluster.
 
@@ -129,39 +252,30 @@ class Clocks:
         known: what they all have seen of other clusters; None if there is one GPU.
 
     Attributes:
-        foreign: by agent, what it has seen of other clusters.
-        proxied: see `Clock`.
+        seen, fenced: see the module.
+        events: how many there were.
         met: of each warp, the last event before its lanes met (``bar.warp.sync`` and its like).
         joined: the last event before they met and were ordered by it.
         happened: of each agent, what relaxed arrivals at barriers told it to have happened.
         tensor: of each agent, what it had seen at its last ``tcgen05.fence::after_thread_sync``.
-        partial: of each warp, the event and the instruction of its last proxy fence that some
-            of its lanes left out.
-        arrivals: the last one of each agent at each mbarrier of another block.
-        withheld: what arrivals that release nothing, or too narrowly, would have released, with
-            the instruction and why: for errors.
-        let_through: of each agent, its last wait, and the mbarrier's name, if no phase was complete
-            there yet: for errors.
+        peers: what the agents have seen of other clusters.
+        remote: arrivals at mbarriers of other blocks.
+        relaxed: fences, and relaxed accesses before or after them.
+        missing: what would have ordered events, and does not: for errors.
     """
 
     def __init__(self, agents: int, number: int = 0, known: Foreign | None = None) -> None:
-        self.agents, self.number = agents, number
-        self._peers = known is not None
+        self.agents, self.events = agents, 0
         self.seen = np.zeros((agents, agents), np.int64)
         self.fenced = np.zeros((agents, agents), np.int64)
-        self.events = 0
         self.met: NDArray[np.int64] = np.zeros(agents, np.int64)
         self.joined: NDArray[np.int64] = np.zeros(agents, np.int64)
         self.happened: dict[int, NDArray[np.int64]] = {}
         self.tensor: dict[int, NDArray[np.int64]] = {}
-        self.partial: dict[int, tuple[int, Instruction]] = {}
-        self.foreign: dict[int, Foreign] = dict.fromkeys(range(agents), known) if known else {}
-        self.proxied: dict[int, Foreign] = dict(self.foreign)
-        self.arrivals: dict[tuple[int, int], RemoteArrival] = {}
-        self.let_through: dict[int, tuple[Instruction, str]] = {}
-        self.withheld: deque[tuple[NDArray[np.int64], Instruction, str]] = deque(maxlen=_WITHHELD)
-        self._published: dict[int, dict[int, Clock]] = {}
-        self._observed: dict[int, dict[int, Clock]] = {}
+        self.peers = Peers(agents, number, known)
+        self.remote = RemoteArrivals(self)
+        self.relaxed = Relaxed(self)
+        self.missing = MissingOrders()
 
     def tick(self, agents: Agents) -> int:
         """A new event, the same for all of `agents`; its number."""
@@ -196,166 +310,44 @@ class Clocks:
         agents = len(self.seen)
         return Clock(np.zeros(agents, np.int64), np.zeros(agents, np.int64))
 
-    @staticmethod
-    def _rows(agents: Agents) -> Any:
-        """Agents, as a slice where they follow each other: numpy is faster with it."""
-        first, number = int(agents[0]), len(agents)
-        return slice(first, first + number) if agents[-1] - first == number - 1 else agents
-
     def snapshot(self, agents: Agents) -> Clock:
         """What `agents` have seen, together."""
-        rows = self._rows(agents)
+        rows = _rows(agents)
         if len(agents) == 1:
             clock = Clock(self.seen[rows.start].copy(), self.fenced[rows.start].copy())
         else:
             seen, fenced = self.seen[rows], self.fenced[rows]
             clock = Clock(np.maximum.reduce(seen), np.maximum.reduce(fenced))
-        if self.foreign:
-            for agent in agents.tolist():
-                clock.foreign = merged(clock.foreign, self.foreign.get(agent, {}))
-        if self.proxied:
-            for agent in agents.tolist():
-                clock.proxied = merged(clock.proxied, self.proxied.get(agent, {}))
+        if self.peers.foreign or self.peers.proxied:
+            self.peers.join(clock, agents)
         return clock
 
     def rows(self, agents: Agents) -> Rows:
         """What each of `agents` has seen."""
-        foreign, proxied = (
-            [known.get(agent, {}) for agent in agents.tolist()] if known else ()
-            for known in (self.foreign, self.proxied)
-        )
-        return Rows(self.seen[agents], self.fenced[agents], foreign, proxied)
+        return Rows(self.seen[agents], self.fenced[agents], *self.peers.of(agents))
 
     def acquire_rows(self, agents: Agents, rows: Rows) -> None:
         """From now on each of `agents` has seen what is in its row."""
         self.seen[agents] = np.maximum(self.seen[agents], rows.seen)
         self.fenced[agents] = np.maximum(self.fenced[agents], rows.fenced)
-        for known, more in ((self.foreign, rows.foreign), (self.proxied, rows.proxied)):
-            for agent, each in zip(agents.tolist(), more, strict=False):
-                known[agent] = merged(known.get(agent, {}), each)
-
-    def acquire_events(self, agents: Agents, others: Agents, events: NDArray[np.int64]) -> None:
-        """From now on each of `agents` has seen an event of the agent beside it."""
-        self.seen[agents, others] = np.maximum(self.seen[agents, others], events)
+        self.peers.acquire(agents, rows.foreign, rows.proxied)
 
     def knows(self, agent: int) -> NDArray[np.int64]:
         """What an agent has seen, or observed by relaxed waits: it knows that this has happened."""
         known: NDArray[np.int64] = self.seen[agent]
-        for clock in self._observed.get(agent, {}).values():
+        for clock in self.relaxed.observed.get(agent, {}).values():
             known = np.maximum(known, clock.seen)
         return known
 
     def acquire(self, agents: Agents, clock: Clock) -> None:
         """From now on `agents` have seen what the clock has."""
-        rows = self._rows(agents)
+        rows = _rows(agents)
         self.seen[rows] = np.maximum(self.seen[rows], clock.seen)
         self.fenced[rows] = np.maximum(self.fenced[rows], clock.fenced)
-        if clock.foreign:
-            for agent in agents.tolist():
-                self.foreign[agent] = merged(self.foreign.get(agent, {}), clock.foreign)
-        if clock.proxied:
-            for agent in agents.tolist():
-                self.proxied[agent] = merged(self.proxied.get(agent, {}), clock.proxied)
-
-    def learned(self) -> Foreign:
-        """What all agents have seen of other clusters."""
-        found: Foreign = {}
-        for each in self.foreign.values():
-            found = merged(found, each)
-        return found
+        if clock.foreign or clock.proxied:
+            number = len(agents)
+            self.peers.acquire(agents, [clock.foreign] * number, [clock.proxied] * number)
 
     def proxy_fence(self, agents: Agents) -> None:
         """The asynchronous proxy sees what `agents` have seen, once it acquires their clock."""
         self.fenced[agents] = np.maximum(self.fenced[agents], self.seen[agents])
-
-    def global_proxy_fence(self, agents: Agents) -> None:
-        """The same of what they have seen in the memory that several GPUs share."""
-        if not self._peers:
-            return
-        for agent in agents.tolist():
-            seen = {**self.foreign.get(agent, {}), self.number: self.seen[agent].copy()}
-            self.proxied[agent] = merged(self.proxied.get(agent, {}), seen)
-
-    def release_arrivals(self, agents: Agents) -> None:
-        """`agents` release at the scope of the cluster, or a wider one, before they go on: who sees
-        it knows that the arrivals which they have seen are over.
-        """
-        if not self.arrivals:
-            return
-        event = self.tick(agents)
-        for agent in agents.tolist():
-            for arrival in self.arrivals.values():
-                if self.seen[agent, arrival.agent] >= arrival.event:
-                    arrival.released.setdefault(agent, event)
-
-    def withhold(self, agents: Agents, at: Instruction, why: str) -> NDArray[np.int64]:
-        """An arrival of `agents` does not release what they have seen, which is returned. `why`:
-        what is wrong with it, and what would be right."""
-        seen = self.snapshot(agents).seen
-        self.withheld.append((seen, at, why))
-        return seen
-
-    def passed(self, agent: int) -> str:
-        """The last wait of an agent, in words, if a fresh mbarrier let it through; or ""."""
-        if agent not in self.let_through:
-            return ""
-        at, name = self.let_through[agent]
-        where = at.source or f"PTX line {at.line}"
-        return (
-            f"at {where}, was for parity 1 of {name}, which lets it through until its first phase"
-            " is complete"
-        )
-
-    def culprit(self, agent: int, event: int, *, read: bool = False) -> str:
-        """The last arrival that would have released an event of an agent, in words; if there is
-        none and the event is a read, the wait that may have come too early; or ""."""
-        for seen, at, why in reversed(self.withheld):
-            if seen[agent] >= event:
-                where = at.source or f"PTX line {at.line}"
-                return f"; {at.opcode} at {where} {why} is missing"
-        passed = self.passed(agent) if read else ""
-        return f"; its last wait, {passed}" if passed else ""
-
-    def left_out(self, agent: int, event: int) -> str:
-        """The proxy fence that some lanes of a warp left out, in words; "" if that is not why."""
-        last, at = self.partial.get(agent, (-1, None))
-        if at is None or event != last:
-            return ""
-        where = at.source or f"PTX line {at.line}"
-        return (
-            f"; some lanes of the warp alone execute the one at {where}, before the warp meets:"
-            " each lane that writes must execute it, or one of them after a barrier"
-        )
-
-    # ------------------------------------------------- fences with relaxed accesses
-    # PTX ISA, "Release and Acquire Patterns": a fence before a relaxed arrival releases what was
-    # done before the fence; one after a relaxed wait acquires what the wait observed.
-
-    def fence(self, agents: Agents, scope: int = WIDEST) -> None:
-        """A memory fence of `agents`, that orders accesses for all that are within its scope."""
-        for agent in agents.tolist():
-            observed = self._observed.get(agent, {})
-            for needed in [each for each in observed if each <= scope]:
-                self.acquire(np.array([agent]), observed.pop(needed))
-            self._published.setdefault(agent, {})[scope] = self.snapshot(np.array([agent]))
-
-    def fences(self, agent: int) -> list[int]:
-        """The scopes of the fences that an agent has executed."""
-        return list(self._published.get(agent, ()))
-
-    def published(self, agents: Agents, scope: int = 0) -> Clock:
-        """What a relaxed arrival of `agents` releases: what was done before their last fence.
-        `scope`: only fences at least that wide count."""
-        clock = self.empty()
-        for agent in agents.tolist():
-            for width, each in self._published.get(agent, {}).items():
-                if width >= scope:
-                    clock.absorb(each)
-        return clock
-
-    def observe(self, agents: Agents, clock: Clock, scope: int = 0) -> None:
-        """A relaxed wait of `agents` read this clock; their next fence acquires it. `scope`: how
-        wide that fence must be."""
-        for agent in agents.tolist():
-            observed = self._observed.setdefault(agent, {})
-            observed.setdefault(scope, self.empty()).absorb(clock)

@@ -53,7 +53,7 @@ class SharedBytes:
         self.unread: dict[int, Instruction | None] = {}
         self._undefined: tuple[Numbers, Origins] | None = None
 
-    moved: Callable[[str, str, int], None] | None = None
+    moved: Callable[[str, str, int], None] = staticmethod(lambda *_: None)
     """Told of what asynchronous units move: their name, "load" or "store", and how many bytes."""
 
     undefined: Callable[[int, str], UninitializedRead]
@@ -157,7 +157,7 @@ class SharedBytes:
         other = found & AGENT
         raise SynchronizationFault(
             f"shared address {address:#x} {what} {self.agent_name(other)}, and nothing orders the"
-            f" two{self.describe(address)}{self.clocks.culprit(other, found >> EVENT)}"
+            f" two{self.describe(address)}{self.clocks.missing.culprit(other, found >> EVENT)}"
         )
 
     def _late(self, stamps: Numbers, agents: Agents) -> NDArray[np.bool_]:

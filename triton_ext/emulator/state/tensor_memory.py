@@ -10,18 +10,17 @@ for, is caught whatever the schedule does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import SynchronizationFault, TensorMemoryFault, UninitializedRead
+from triton_ext.emulator.errors import SynchronizationFault, UninitializedRead
 from triton_ext.emulator.state.stamps import GRANULE, Numbers, Stamps
+from triton_ext.emulator.state.tensor_memory_columns import Allocation, Columns
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
-from triton_ext.hardware.tensor_memory import ALLOCATION_UNIT, MOST_COLUMNS, TMEM_LANES
-from triton_ext.ptx.parse import Instruction
+from triton_ext.hardware.tensor_memory import MOST_COLUMNS, TMEM_LANES
 
 Words = NDArray[np.uint32]
 Seen = NDArray[np.int64]
@@ -42,21 +41,6 @@ EMPTY = -1 << AGENT_BITS
 def stamp(event: int, agent: Any) -> Any:
     """An event and its agent, or an array of agents, in one integer."""
     return (event << AGENT_BITS) | agent
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """Columns that one tcgen05.alloc took.
-
-    Attributes:
-        column, columns: the first one, and their number.
-        instruction: the tcgen05.alloc.
-    """
-
-    column: int
-    columns: int
-    instruction: Instruction
-    exclusive: bool = False
 
 
 _GROUPS = TMEM_LANES // GRANULE
@@ -107,71 +91,65 @@ def _assign(array: NDArray[Any], cells: Cells, values: Any) -> None:
         array[cells] = values
 
 
+def numbers(cells: Cells) -> NDArray[np.int64]:
+    """The number of each cell, in their shape: ``lane * MOST_COLUMNS + column``."""
+    found: NDArray[np.int64] = _view(_NUMBERS, cells)
+    return found
+
+
+def _stamps(table: Stamps, cells: Cells, each: bool = False) -> Numbers:
+    """The stamps of cells: of each, in their order, or as few as say the same."""
+    pieces = None if each else _whole(cells)
+    if pieces is not None:
+        return table.of(pieces)
+    offsets = _view(_OFFSETS, cells)
+    return table.get(offsets.reshape(-1), 1).reshape(offsets.shape)
+
+
+def _put(table: Stamps, cells: Cells, number: int) -> None:
+    pieces = _whole(cells)
+    if pieces is None:
+        table.put(_view(_OFFSETS, cells).reshape(-1), 1, number)
+    else:
+        table.fill(pieces, number)
+
+
+def _first(cells: Cells, wrong: NDArray[np.bool_]) -> tuple[int, int]:
+    column, lane = divmod(int(_view(_OFFSETS, cells)[wrong][0]), TMEM_LANES)
+    return lane, column
+
+
+class Names(NamedTuple):
+    """How faults call what they are about.
+
+    Attributes:
+        agent: an agent, in words.
+        culprit: see `triton_ext.emulator.state.missing_orders.MissingOrders.culprit`.
+        undefined: makes the fault of the use of an undefined value.
+    """
+
+    agent: Callable[[int], str]
+    culprit: Callable[..., str]
+    undefined: Callable[[int, str], UninitializedRead]
+
+
 class TensorMemory:
     """The tensor memory of one block.
 
     Attributes:
-        columns: how many there are.
+        columns: which of them are allocated.
         data: the words, (lanes, columns).
-        allocations: those that are not freed, by their first column.
-        relinquished: whether the block has given up the right to allocate.
-        smallest: columns of the last allocation; a later one may not be larger.
+        written, read: the stamps of the last write and the last read of each cell.
     """
 
-    def __init__(
-        self,
-        columns: int,
-        agent_name: Callable[[int], str],
-        culprit: Callable[..., str],
-        undefined: Callable[[int, str], UninitializedRead],
-    ) -> None:
-        self.columns, self.agent_name, self.undefined = columns, agent_name, undefined
-        self.culprit = culprit
+    def __init__(self, columns: int, names: Names) -> None:
+        self.columns, self._names = Columns(columns), names
         grid = (TMEM_LANES, MOST_COLUMNS)
         self.data: Words = np.zeros(grid, np.uint32)
         self.written = Stamps(MOST_COLUMNS * _GROUPS, EMPTY)
         self.read = Stamps(MOST_COLUMNS * _GROUPS)
-        self.allocated = np.zeros(columns, np.bool_)
-        self.allocations: dict[int, Allocation] = {}
-        self.relinquished = False
-        self.smallest = columns
         self._pending: dict[tuple[Access, int], list[Cells]] = {}
         self._origins: Origins | None = None  # of each cell's value, once some were undefined
-
-    # -------------------------------------------------------------- allocation
-
-    @staticmethod
-    def free_column(allocated: NDArray[np.bool_], columns: int) -> int | None:
-        """The first column at which `columns` columns are free, or None. `allocated`: of each
-        column, whether it is taken."""
-        for first in range(0, len(allocated) - columns + 1, ALLOCATION_UNIT):
-            if not allocated[first : first + columns].any():
-                return first
-        return None
-
-    def allocate(
-        self, column: int, columns: int, instruction: Instruction, *, exclusive: bool = False
-    ) -> None:
-        """Take columns that are free; what they hold is undefined."""
-        self.allocations[column] = Allocation(column, columns, instruction, exclusive)
-        self.allocated[column : column + columns] = True
-        self.smallest = columns
-
-    def find(self, address: int, columns: int, *, exclusive: bool = False) -> Allocation:
-        """The allocation that a tcgen05.dealloc names. Raises TensorMemoryFault: it names none."""
-        found = self.allocations.get(address)
-        if found is None or found.columns != columns:
-            raise TensorMemoryFault(
-                f"tcgen05.dealloc of {columns} columns at {address:#x}: that is no allocation;"
-                f" allocated are columns {self.held()}"
-            )
-        if found.exclusive != exclusive:
-            ours, theirs = (".exclusive" if each else "" for each in (exclusive, found.exclusive))
-            raise TensorMemoryFault(
-                f"tcgen05.dealloc{ours} of what tcgen05.alloc{theirs} gave: both or neither must be"
-                " .exclusive"
-            )
-        return found
 
     def free(self, allocation: Allocation, seen: Seen) -> None:
         """Give columns back.
@@ -182,31 +160,12 @@ class TensorMemory:
         Raises:
             SynchronizationFault: something that the warp has not seen still uses them.
         """
-        columns = slice(allocation.column, allocation.column + allocation.columns)
-        cells = (slice(None), columns)
+        cells = (slice(None), slice(allocation.column, allocation.column + allocation.columns))
         self._ordered(cells, "store", seen, "freed")
         self._ordered(cells, "load", seen, "freed")
-        del self.allocations[allocation.column]
-        self.allocated[columns] = False
+        self.columns.release(allocation)
         self.written.fill(_whole(cells), EMPTY)
         self.read.fill(_whole(cells), 0)
-
-    def check_allocated(self, first: int, columns: int, name: str) -> None:
-        """Raise TensorMemoryFault unless all of these columns are allocated."""
-        last = first + columns
-        if last > self.columns or not self.allocated[first:last].all():
-            raise TensorMemoryFault(
-                f"{name} uses tensor memory columns {first} to {last - 1}; allocated are columns"
-                f" {self.held()}"
-            )
-
-    def held(self) -> str:
-        """The allocated columns, in words."""
-        parts = [
-            f"{each.column} to {each.column + each.columns - 1}"
-            for each in sorted(self.allocations.values(), key=lambda each: each.column)
-        ]
-        return ", ".join(parts) or "none"
 
     # ------------------------------------------------------------------ access
 
@@ -225,7 +184,9 @@ class TensorMemory:
         if self._origins is not None:
             found = _view(self._origins, cells)
             if found.any():
-                raise self.undefined(int(found.max()), f"the value is stored, and read by {name}")
+                raise self._names.undefined(
+                    int(found.max()), f"the value is stored, and read by {name}"
+                )
         return self.peek(cells)
 
     def origins(self, cells: Cells, seen: Seen, name: str) -> Origins:
@@ -237,15 +198,9 @@ class TensorMemory:
             SynchronizationFault: nothing orders the write before.
         """
         self._ordered(cells, "store", seen, f"read by {name}")
-        unwritten = self._stamps(self.written, cells, each=True) < 0
+        unwritten = _stamps(self.written, cells, each=True) < 0
         stored = 0 if self._origins is None else _view(self._origins, cells)
         return np.where(unwritten, np.int64(UNWRITTEN), stored)
-
-    @staticmethod
-    def numbers(cells: Cells) -> NDArray[np.int64]:
-        """The number of each cell, in their shape: ``lane * MOST_COLUMNS + column``."""
-        found: NDArray[np.int64] = _view(_NUMBERS, cells)
-        return found
 
     def mark_undefined(self, cells: Cells, origins: Origins) -> None:
         """What cells were just written with is undefined; `origins`: in their shape."""
@@ -256,7 +211,7 @@ class TensorMemory:
     def settled(self, cells: Cells, seen: Seen) -> bool:
         """Whether one event wrote all of the cells, and all readers have seen it; their values are
         defined. `seen`: (readers, agents of the cluster): what each has seen."""
-        here = self._stamps(self.written, cells)
+        here = _stamps(self.written, cells)
         low = int(here.min())
         if self._origins is not None or low < 0 or low != int(here.max()):
             return False
@@ -280,37 +235,19 @@ class TensorMemory:
         if self._origins is not None:
             _assign(self._origins, cells, 0)
 
-    def note_store(self, cells: Cells, written: int) -> None:
-        """Stamp the cells as written."""
-        self._put(self.written, cells, written)
+    def note(self, access: Access, cells: Cells, event: int) -> None:
+        """Stamp the cells as written or read."""
+        _put(self._table(access), cells, event)
 
-    def note_load(self, cells: Cells, read: int) -> None:
-        """Stamp the cells as read."""
-        self._put(self.read, cells, read)
-
-    @staticmethod
-    def _stamps(table: Stamps, cells: Cells, each: bool = False) -> Numbers:
-        """The stamps of cells: of each, in their order, or as few as say the same."""
-        pieces = None if each else _whole(cells)
-        if pieces is not None:
-            return table.of(pieces)
-        offsets = _view(_OFFSETS, cells)
-        return table.get(offsets.reshape(-1), 1).reshape(offsets.shape)
-
-    @staticmethod
-    def _put(table: Stamps, cells: Cells, number: int) -> None:
-        pieces = _whole(cells)
-        if pieces is None:
-            table.put(_view(_OFFSETS, cells).reshape(-1), 1, number)
-        else:
-            table.fill(pieces, number)
+    def _table(self, access: Access) -> Stamps:
+        return self.written if access == "store" else self.read
 
     def users(self, cells: Cells, fenced: Seen, *, writes: bool) -> list[tuple[int, int]]:
         """The agents, and their events, that have used cells last, and not before `fenced`.
         `writes`: whether readers count, beside writers."""
         found: set[int] = set()
         for table in (self.written, self.read)[: 1 + writes]:
-            here = self._stamps(table, cells)
+            here = _stamps(table, cells)
             found.update(np.unique(here[here >> AGENT_BITS > fenced[here & AGENT_MASK]]).tolist())
         return [(each & AGENT_MASK, each >> AGENT_BITS) for each in found if each > 0]
 
@@ -318,8 +255,8 @@ class TensorMemory:
 
     def issue(self, access: Access, agent: int, cells: Cells) -> None:
         """A warp has executed a tcgen05.ld or st of these cells, and not waited for it."""
-        table = self.written if access == "store" else self.read
-        self._put(table, cells, stamp(NEVER, agent))
+        table = self._table(access)
+        _put(table, cells, stamp(NEVER, agent))
         self._pending.setdefault((access, agent), []).append(cells)
 
     def complete(self, access: Access, agent: int, event: int) -> None:
@@ -337,11 +274,11 @@ class TensorMemory:
                 return
 
     def _settle(self, access: Access, agent: int, event: int, cells: Cells) -> None:
-        table = self.written if access == "store" else self.read
+        table = self._table(access)
         pending, done = stamp(NEVER, agent), stamp(event, agent)
-        here = self._stamps(table, cells)
+        here = _stamps(table, cells)
         if (here == pending).all():
-            self._put(table, cells, done)
+            _put(table, cells, done)
             return
         offsets = _view(_OFFSETS, cells).reshape(-1)
         mine = offsets[table.get(offsets, 1)[:, 0] == pending]
@@ -350,32 +287,28 @@ class TensorMemory:
     def _ordered(
         self, cells: Cells, access: Access, seen: Seen, what: str, needs_value: bool = False
     ) -> None:
-        table = self.written if access == "store" else self.read
-        here = self._stamps(table, cells)
+        table = self._table(access)
+        here = _stamps(table, cells)
         low, high = int(here.min()), int(here.max())
         if low < 0 and needs_value:
-            here = self._stamps(table, cells, each=True)
-            lane, column = self._first(cells, here < 0)
+            here = _stamps(table, cells, each=True)
+            lane, column = _first(cells, here < 0)
             why = f"tensor memory lane {lane}, column {column} is {what}, and nothing wrote it"
             raise UninitializedRead(why)
         if low == high and low >> AGENT_BITS <= seen[low & AGENT_MASK]:
             return
         late = here >> AGENT_BITS > seen[here & AGENT_MASK]
         if late.any():
-            here = self._stamps(table, cells, each=True)
+            here = _stamps(table, cells, each=True)
             late = here >> AGENT_BITS > seen[here & AGENT_MASK]
             self._late(cells, here, late, access, what)
-
-    def _first(self, cells: Cells, wrong: NDArray[np.bool_]) -> tuple[int, int]:
-        column, lane = divmod(int(_view(_OFFSETS, cells)[wrong][0]), TMEM_LANES)
-        return lane, column
 
     def _late(
         self, cells: Cells, here: Numbers, late: NDArray[np.bool_], access: Access, what: str
     ) -> None:
-        lane, column = self._first(cells, late)
+        lane, column = _first(cells, late)
         first = int(here[late][0])
-        name = self.agent_name(first & AGENT_MASK)
+        name = self._names.agent(first & AGENT_MASK)
         verb = "was written by" if access == "store" else "may still be read by"
         if first >> AGENT_BITS == NEVER:
             wait = {"load": "ld", "store": "st"}[access]
@@ -383,7 +316,8 @@ class TensorMemory:
         elif name.startswith("the tensor core"):
             why = "nothing waited for its completion (tcgen05.commit, then the mbarrier)"
         else:
-            found = self.culprit(first & AGENT_MASK, first >> AGENT_BITS, read=access == "load")
-            why = f"nothing orders the two{found}"
+            why = "nothing orders the two" + self._names.culprit(
+                first & AGENT_MASK, first >> AGENT_BITS, read=access == "load"
+            )
         why = f"tensor memory lane {lane}, column {column} is {what}, and {verb} {name}: {why}"
         raise SynchronizationFault(why)

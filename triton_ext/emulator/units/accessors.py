@@ -98,12 +98,16 @@ class By:
                 needed = np.where(here_device, needed, SYSTEM)
             late &= (scope == 0) | (np.minimum(scope, self.scope) < needed)
         rest = late & ~here
-        if not rest.any() or not (clocks.foreign if self.clock is None else self.clock.foreign):
+        if not rest.any() or not (
+            clocks.peers.foreign if self.clock is None else self.clock.foreign
+        ):
             return late
         if history is not None:
             agent = agent_there
         for who in np.unique(agents).tolist():
-            foreign = clocks.foreign.get(who, {}) if self.clock is None else self.clock.foreign
+            foreign = (
+                clocks.peers.foreign.get(who, {}) if self.clock is None else self.clock.foreign
+            )
             mine = rest & (agents == who)[:, None]
             for number in np.unique(cluster[mine]).tolist():
                 those = mine & (cluster == number)

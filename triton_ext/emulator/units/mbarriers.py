@@ -186,7 +186,7 @@ def arrives_from_afar(cta: Cta, address: int, agent: int, event: int) -> RemoteA
     It tells of the agent's earlier ones in that block: they get there in this order, on which
     CUTLASS relies at the end of its kernels (`PipelineUmmaAsync.producer_tail`).
     """
-    barrier, arrivals = find(cta, address), cta.cluster.clocks.arrivals
+    barrier, arrivals = find(cta, address), cta.cluster.clocks.remote.last
     for (other, who), earlier in arrivals.items():
         if who == agent and other >> RANK_SHIFT == address >> RANK_SHIFT:
             earlier.released.setdefault(agent, event)
@@ -229,7 +229,7 @@ def check_others(cta: Cta) -> None:
                     f" {arrival.phase}: neither a wait for that phase tells it, nor one for a later"
                     " arrival there, nor for what was released after it at the scope of the cluster"
                     " (barrier.cluster.arrive, but not .relaxed)"
-                    f"{cluster.clocks.culprit(arrival.agent, arrival.event)}"
+                    f"{cluster.clocks.missing.culprit(arrival.agent, arrival.event)}"
                 )
     for agent, event in cta.shared.last_accesses(own).items():
         if int(seen[agent]) < event:
@@ -237,7 +237,7 @@ def check_others(cta: Cta) -> None:
                 f"block {cta.index} may end before {cluster.agent_name(agent)} has accessed its"
                 " shared memory for the last time, and nothing orders the two: a wait for the"
                 " other blocks (barrier.cluster) is missing at its end"
-                f"{cluster.clocks.culprit(agent, event)}"
+                f"{cluster.clocks.missing.culprit(agent, event)}"
             )
 
 
@@ -246,7 +246,7 @@ def causes(cta: Cta, lanes: Lanes, *, unwritten: bool) -> str:
     `unwritten`: lanes read what nothing has written yet."""
     if unwritten:
         for agent in cta.agents(lanes).tolist():
-            if passed := cta.cluster.clocks.passed(agent):
+            if passed := cta.cluster.clocks.missing.passed(agent):
                 return f"; the last wait of {cta.cluster.agent_name(agent)}, {passed}"
     return mismatches(cta)
 
@@ -277,9 +277,8 @@ def signal(cta: Cta, address: int, size: int, clock: Clock, unit: int) -> None:
         clock: what a thread that waits for the copy has seen afterwards.
     """
     barrier = find(cta, address)
-    if cta.machine.observer is not None:
-        cta.machine.observer.brings(cta, address >> RANK_SHIFT, barrier, barrier.phase)
-        cta.machine.observer.counts(barrier, "complete", None, size)
+    cta.machine.observer.brings(cta, address >> RANK_SHIFT, barrier, barrier.phase)
+    cta.machine.observer.counts(barrier, "complete", None, size)
     barrier.signals[unit] = int(clock.seen[unit]), barrier.phase
     barrier.complete_tx(size, clock)
     cta.machine.progress += 1

@@ -38,7 +38,7 @@ def read(cta: Cta, rank: int, agents: Agents, order: str) -> None:
     if order in ("acquire", "acq_rel"):
         cta.cluster.clocks.acquire(agents, released)
     else:
-        cta.cluster.clocks.observe(agents, released)
+        cta.cluster.clocks.relaxed.observe(agents, released)
 
 
 def write(cta: Cta, rank: int, agents: Agents, order: str) -> None:
@@ -46,8 +46,8 @@ def write(cta: Cta, rank: int, agents: Agents, order: str) -> None:
     clocks = cta.cluster.clocks
     releases = order in ("release", "acq_rel")
     if releases:
-        clocks.release_arrivals(agents)
-    clock = clocks.snapshot(agents) if releases else clocks.published(agents)
+        clocks.remote.release(agents)
+    clock = clocks.snapshot(agents) if releases else clocks.relaxed.published(agents)
     kept = cta.cluster.released
     if rank in kept:
         kept[rank].absorb(clock)
@@ -138,7 +138,7 @@ def read_global(
             if enough and acquires:
                 clocks.acquire(np.array([agent]), each.clock(cta))
             elif enough:
-                clocks.observe(np.array([agent]), each.clock(cta), needed)
+                clocks.relaxed.observe(np.array([agent]), each.clock(cta), needed)
 
 
 def _note(
@@ -179,11 +179,11 @@ def _releases(cta: Cta, agent: Agents, order: str, scope: int) -> list[tuple[int
     clocks = cta.cluster.clocks
     if order in ("release", "acq_rel"):
         if scope >= CLUSTER:
-            clocks.release_arrivals(agent)
+            clocks.remote.release(agent)
         return [(scope, clocks.snapshot(agent))]
     return [
-        (min(scope, width), clocks.published(agent, width))
-        for width in clocks.fences(int(agent[0]))
+        (min(scope, width), clocks.relaxed.published(agent, width))
+        for width in clocks.relaxed.scopes(int(agent[0]))
     ]
 
 

@@ -25,7 +25,7 @@ from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.in_flight import TensorCore
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.leniencies import THREAD_SYNC
-from triton_ext.emulator.state.tensor_memory import Cells, TensorMemory
+from triton_ext.emulator.state.tensor_memory import Cells, Names, TensorMemory
 from triton_ext.hardware.architecture import WARP_THREADS
 
 UNIT = "tensor core"
@@ -34,14 +34,11 @@ UNIT = "tensor core"
 def tensor_core(cta: Cta) -> TensorCore:
     """The block's tensor core, with its tensor memory."""
     if cta.under_way.tensor_core is None:
-        cta.under_way.tensor_core = TensorCore(
-            TensorMemory(
-                cta.machine.target.capability.tensor_memory_columns,
-                cta.cluster.agent_name,
-                cta.cluster.clocks.culprit,
-                cta.cluster.unwritten_loads.fault,
-            )
+        cluster, columns = cta.cluster, cta.machine.target.capability.tensor_memory_columns
+        names = Names(
+            cluster.agent_name, cluster.clocks.missing.culprit, cluster.unwritten_loads.fault
         )
+        cta.under_way.tensor_core = TensorCore(TensorMemory(columns, names))
     return cta.under_way.tensor_core
 
 
@@ -49,7 +46,7 @@ def check_freed(cta: Cta) -> None:
     """Raise TensorMemoryFault if a block that has ended still holds columns."""
     if cta.under_way.tensor_core is None:
         return
-    for allocation in cta.under_way.tensor_core.memory.allocations.values():
+    for allocation in cta.under_way.tensor_core.memory.columns.allocations.values():
         raise TensorMemoryFault(
             f"the block exits without tcgen05.dealloc of its {allocation.columns} columns at"
             f" column {allocation.column}",

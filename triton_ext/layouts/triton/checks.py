@@ -36,11 +36,8 @@ def check_against_triton(shape: Sequence[int], encoding: NVMMAShared) -> CheckRe
     """Compare the tile with Triton's own conversion, in a child process.
 
     Where the release is known to be wrong, agreement means that it returns what `known_faults`
-    says, and the message names the fault.
-
-    Raises:
-        LayoutError: an illegal shape.
-        RuntimeError: Triton cannot be imported.
+    says, and the message names the fault. Raises LayoutError: an illegal shape; RuntimeError:
+    Triton cannot be imported.
     """
     ours = nvmma_shared_to_linear_layout(shape, encoding)
     oracle = TritonOracle()

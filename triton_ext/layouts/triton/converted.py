@@ -12,7 +12,6 @@ class Converted:
     """A linear layout of shared memory, as either side gives it.
 
     Attributes:
-        offset, block: the bases.
         alignment: what the address of a tile is a multiple of, in bytes.
     """
 
@@ -27,7 +26,4 @@ class Converted:
     def has_bases_of(self, layout: LinearLayout) -> bool:
         """Whether these are the bases of `layout`."""
         bases = layout.bases
-        return (self.offset, self.block) == (
-            tuple(bases["offset"]),
-            tuple(bases.get("block", ())),
-        )
+        return (self.offset, self.block) == (tuple(bases["offset"]), tuple(bases.get("block", ())))

@@ -77,14 +77,14 @@ class Causality:
         vector = self._now[operation.party]
         self.before.append(vector.copy())
         if event.kind == "wait":
-            self._join(vector, self._complete(event.barrier, event.phase))
+            _join(vector, self._complete(event.barrier, event.phase))
         elif event.kind == "meet":
             for other in self._of_warp[event.warp]:
-                self._join(vector, self._now[other])
+                _join(vector, self._now[other])
         elif event.kind == "join":
             for number in event.joins:
                 for issue in self.skeleton.of_event(number):
-                    self._join(vector, self._after[issue.number])
+                    _join(vector, self._after[issue.number])
         vector[operation.party] = operation.ordinal + 1
         if event.kind == "issue":
             self._after[operation.number] = vector.copy()
@@ -98,7 +98,7 @@ class Causality:
             return issued
         if operation.cause not in self._turns:
             done = issued.copy()
-            self._join(done, self._commits.get(unit))
+            _join(done, self._commits.get(unit))
             self._turns[operation.cause] = int(done[self._done[unit]])
             done[self._done[unit]] += 1
             self._commits[unit] = done
@@ -133,14 +133,9 @@ class Causality:
             entry = self._parties + barrier
             if found[entry] <= phase:
                 earlier = self._complete(barrier, phase - 1)
-                self._join(found, earlier)
+                _join(found, earlier)
                 found[entry] = phase + 1
         return found
-
-    @staticmethod
-    def _join(vector: Vector, other: Vector | None) -> None:
-        if other is not None:
-            np.maximum(vector, other, out=vector)
 
     def phases(self, operation: Operation, barrier: int) -> int:
         """How many phases of a barrier are complete, for sure, when an operation starts."""
@@ -178,3 +173,8 @@ class Causality:
         """When a phase completed; None if the run did not come to that."""
         done = 0 <= phase < self.skeleton.phases[barrier]
         return self._complete(barrier, phase) if done else None
+
+
+def _join(vector: Vector, other: Vector | None) -> None:
+    if other is not None:
+        np.maximum(vector, other, out=vector)
