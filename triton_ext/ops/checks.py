@@ -168,16 +168,17 @@ def check_groups(call: Call) -> None:
     for name, tensor in (("a", a), ("b", b)):
         if tensor.dim() not in (2, 3):
             raise LayoutError(f"{name}.shape", tuple(tensor.shape), "must have 2 or 3 dimensions")
+    given = "counts" if call.groups == "rows" else "offs"
     _check_device("b", b, a)
-    _check_device("offs", offs, a)
+    _check_device(given, offs, a)
     if offs.dtype != torch.int32 or offs.dim() != 1:
-        raise LayoutError("offs", (offs.dtype, tuple(offs.shape)), "must be 1-D, of torch.int32")
+        raise LayoutError(given, (offs.dtype, tuple(offs.shape)), "must be 1-D, of torch.int32")
     if a.shape[-1] != b.shape[-2]:
         rule = f"its dimension {b.dim() - 2} must be K = {a.shape[-1]}, as in a"
         raise LayoutError("b.shape", tuple(b.shape), rule)
     for name, tensor in (("a", a), ("b", b)):
         if tensor.dim() == 3 and len(tensor) != len(offs):
-            rule = f"must begin with the number of groups, {len(offs)}, as offs has so many"
+            rule = f"must begin with the number of groups, {len(offs)}, as {given} has so many"
             raise LayoutError(f"{name}.shape", tuple(tensor.shape), rule)
     if call.groups == "K" and a.dtype not in HALF_TYPES:
         rule = f"must be one of {sorted(map(str, HALF_TYPES))} where groups divide K"

@@ -205,6 +205,8 @@ def _taken(scales: Tensor | None, rows: Tensor) -> Tensor | None:
     """The scales of these rows of a; any for a row that is none, as zeros are multiplied there."""
     if scales is None or scales.numel() == 1:
         return scales
+    if not len(scales):
+        return scales.new_ones((len(rows), *scales.shape[1:]))
     if scales.dtype != torch.float32:  # which torch takes as bytes alone
         return scales.view(torch.uint8)[rows.clamp(0, len(scales) - 1)].view(scales.dtype)
     return scales.index_select(0, rows.clamp(0, len(scales) - 1))
