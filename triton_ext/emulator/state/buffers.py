@@ -167,13 +167,25 @@ def buffers_of(ttgir: str) -> tuple[Buffer, ...]:
         kind = memory_type(result.type or "", module.aliases)
         if not isinstance(offset, int) or kind is None:
             continue
-        name = re.sub(r"_\d+$", "", result.name.lstrip("%"))
+        name = _given_outside(operation.location)
+        name = name or re.sub(r"_\d+$", "", result.name.lstrip("%"))
         lane = attributes.get("tensor_memory_row_offset", 0)
         number = 1 + sum(each.type.space == kind.space for each in found)
         name = "" if name.isdigit() else name
         lines = frozenset(_lines_of_uses(flow, result))
         found.append(Buffer(name, number, offset, lane, kind, operation.location, lines))
     return tuple(found)
+
+
+_LIBRARY = "triton/experimental/gluon/language/"
+"""The folder of Gluon's own functions, such as `allocate_mbarrier`."""
+
+
+def _given_outside(location: Location | None) -> str:
+    """What a kernel calls that which a function of Gluon's has allocated for it; or ""."""
+    if location is None or _LIBRARY not in location.file:
+        return ""
+    return next((each.name for each in location.callers if _LIBRARY not in each.file), "")
 
 
 def source_line(file: str, line: int) -> str:
