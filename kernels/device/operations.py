@@ -144,37 +144,22 @@ class Factor:
 
 
 @aggregate
-class Scale:
-    """x times a scale of each row or column, or one for all."""
+class Along:
+    """x times, or plus, a number of each row or column of C, or one for all."""
 
     vector: Vector | Weights
+    ADDS: gl.constexpr
 
     @gluon.jit
     def begin(self, region):
-        """The scales."""
+        """The numbers."""
         return self.vector.begin(region)
 
     @gluon.jit
     def piece(self, x, found, i: gl.constexpr):
         """Piece i."""
-        return x.to(gl.float32) * self.vector.along(found, i)
-
-
-@aggregate
-class Bias:
-    """x plus a bias of each column of C."""
-
-    vector: Vector
-
-    @gluon.jit
-    def begin(self, region):
-        """The bias."""
-        return self.vector.begin(region)
-
-    @gluon.jit
-    def piece(self, x, found, i: gl.constexpr):
-        """Piece i."""
-        return x.to(gl.float32) + self.vector.along(found, i)
+        own = self.vector.along(found, i)
+        return x.to(gl.float32) + own if self.ADDS else x.to(gl.float32) * own
 
 
 @aggregate
@@ -262,14 +247,14 @@ def operations_of(values, scatter, BITS: gl.constexpr, PLAN: gl.constexpr):
     if SPEC.a_scales is not None:
         EACH_ROW: gl.constexpr = int(SPEC.a_scales == "each")
         scales = value(values, "a_scale", PLAN)
-        of_part += (Scale(Vector(scales, EACH_ROW, False, not N_IS_COLUMN)),)
+        of_part += (Along(Vector(scales, EACH_ROW, False, not N_IS_COLUMN), False),)
     if SPEC.b_scales is not None:
         EACH_COLUMN: gl.constexpr = int(SPEC.b_scales == "each")
         scales = value(values, "b_scale", PLAN)
-        of_part += (Scale(Vector(scales, EACH_COLUMN, True, N_IS_COLUMN)),)
+        of_part += (Along(Vector(scales, EACH_COLUMN, True, N_IS_COLUMN), False),)
     before = ()
     if SPEC.bias:
-        before += (Bias(Vector(value(values, "bias", PLAN), 1, True, N_IS_COLUMN)),)
+        before += (Along(Vector(value(values, "bias", PLAN), 1, True, N_IS_COLUMN), True),)
     of_up = ()
     if SPEC.activation == "clamped_silu":
         of_up += (Activation("clamped_up", BITS),)
@@ -277,7 +262,8 @@ def operations_of(values, scatter, BITS: gl.constexpr, PLAN: gl.constexpr):
     if SPEC.activation is not None:
         after += (Activation(SPEC.activation, BITS),)
     if SPEC.factors and scatter is not None and scatter.weights is not None:
-        after += (Scale(Weights(scatter)),)
+        after += (Along(Weights(scatter), False),)
     elif SPEC.factors:
-        after += (Scale(Vector(value(values, "factors", PLAN), 1, False, not N_IS_COLUMN)),)
+        factors = value(values, "factors", PLAN)
+        after += (Along(Vector(factors, 1, False, not N_IS_COLUMN), False),)
     return Operations(of_part, before, of_up, after)

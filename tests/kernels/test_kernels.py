@@ -724,7 +724,7 @@ def test_plans_of_one_configuration_differ_in_grid_workspace_and_order_alone():
     assert small.constants == large.constants
     assert small.options == large.options
     assert small.arguments == ("a_desc", "b_desc", "c_desc", "group", "workspace")
-    assert small.edge_tile is None
+    assert list(small.tiles) == ["a_desc", "b_desc", "c_desc"]
     assert small.workspace_bytes == 8192 + 2 * 132 * 128 * 256 * 4
     config = kernel_spec(90, "bf16", block_n=192, consumers=3, swap_ab=True, cluster_m=2)
     plan = launch_plan(config, 300, 700, 64, gpu)

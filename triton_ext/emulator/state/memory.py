@@ -265,6 +265,20 @@ class GlobalMemory:
         self.add(Allocation(address, len(data), data, name, bool(array.flags.writeable), owner))
         return address
 
+    def allocate(self, size: int) -> int:
+        """Memory that a thread asks for by ``malloc``: its address, which is of this launch."""
+        return self.register(np.zeros(max(size, 1), np.uint8), name=f"malloc'ed {size} bytes")
+
+    def free(self, address: int) -> None:
+        """Give back what `allocate` gave. Raises MemoryFault: it did not give that address."""
+        found = self._known(address, 1)
+        if found is None or found.start != address or not found.name.startswith("malloc'ed"):
+            raise MemoryFault(
+                f"free of {address:#x}, which malloc did not give, or which was freed"
+            )
+        at = self.allocations.index(found)
+        del self._starts[at], self.allocations[at]
+
     def add(self, new: Allocation) -> None:
         """Make an allocation accessible. Those that overlap, views of one storage, become one."""
         if not new.size:
