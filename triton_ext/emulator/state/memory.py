@@ -35,6 +35,10 @@ _MOST_BLOCKS = 16
 """Blocks of a cluster, at most."""
 SHARED_BASE = 1024
 """The first dynamic shared byte: the system keeps 1 KiB of each block (sm_90 and later)."""
+_FAR = 1 << 32
+"""How far from memory an address is that is no mistake about it, in bytes: a guess."""
+_COMPILERS = ("variable $str", "variable __unnamed_")
+"""How nvcc names texts of ``printf`` and ``assert``."""
 
 
 EMPTY = np.tile(np.array([0xA5, 0x5A, 0xFA, 0x7F], np.uint8), 4)
@@ -318,9 +322,8 @@ class GlobalMemory:
 
     def _describe(self, address: int, width: int) -> str:
         text = f"global address {address:#x} ({width} bytes) is in no allocation of this launch"
-        at = bisect_right(self._starts, address)
         near = []
-        for found in self.allocations[max(at - 1, 0) : at + 1]:
+        for found in self.allocations:
             offset = address - found.start
             if offset < 0:
                 side = f"{-offset} bytes before"
@@ -328,8 +331,12 @@ class GlobalMemory:
                 side = f"{found.size - offset} bytes before the end of"
             else:
                 side = f"{offset - found.size} bytes past the end of"
-            near.append((max(-offset, offset - found.size, 0), side, found))
-        if near:
+            distance = max(-offset, offset - found.size, 0)
+            if distance < _FAR and not found.name.startswith(_COMPILERS):
+                near.append((distance, side, found))
+        if 0 <= address < SHARED_BASE:
+            text += f"; it is a null pointer{f', and {address} bytes' * bool(address)}"
+        elif near:
             _, side, found = min(near, key=lambda each: each[0])
             place = f"{found.name or 'the one'} at {found.start:#x}, {found.size} bytes"
             text += f"; it is {side} {place}"
