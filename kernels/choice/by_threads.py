@@ -13,6 +13,8 @@ from triton_ext.kernels.element_types import Major
 
 UNIT = 8
 """Elements of 16 bits in 16 bytes."""
+UNITS = UNIT, 2, 1
+"""How many of them threads load at a time."""
 MOST_TILES = 1024
 """How many tiles may be cut along K: each has a counter."""
 
@@ -45,7 +47,7 @@ TILES = (
     ThreadTile(128, 128, 64, 8),
 )  # fmt: skip
 NARROW = tuple(replace(tile, block_k=tile.block_k // 2) for tile in TILES)
-"""Those where elements are loaded one by one: with twice as many at a time, threads spilled."""
+"""Those where an operand comes through registers: with twice as much at a time, threads spilled."""
 
 
 class ThreadDivision(NamedTuple):
@@ -78,8 +80,8 @@ class ThreadAccess(NamedTuple):
 
     @property
     def is_narrow(self) -> bool:
-        """Whether elements of an operand are loaded one by one, through registers."""
-        return 1 in (self.a_unit, self.b_unit)
+        """Whether an operand is loaded through registers, by one or two elements."""
+        return min(self.a_unit, self.b_unit) < UNIT
 
 
 def divisions(problem: Problem, access: ThreadAccess) -> Iterator[ThreadDivision]:
@@ -117,19 +119,20 @@ class ThreadConstants:
         beyond: elements that are read with each run of contiguous ones of a tile, besides them.
     """
 
-    launch: float = 0.795e-6
-    turn: float = 0.72e-6
-    load: float = 2.83e-9
-    copy: float = 1.13e-8
-    store: float = 4.91e-7
-    parts: float = 1.38e-6
-    part: float = 5.07e-7
-    memory_bytes: float = 3.46e12
+    launch: float = 0.991e-6
+    turn: float = 5.12e-7
+    load: float = 2.59e-9
+    copy: float = 9.96e-9
+    store: float = 5.04e-7
+    parts: float = 1.87e-6
+    part: float = 4.97e-7
+    memory_bytes: float = 3.34e12
     beyond: int = 16
 
 
 FITTED = ThreadConstants()
-"""To one H200 (seeds 5201 to 5204 of the class "off 8" of ``benchmarks.problems``)."""
+"""To one H200 (seeds 5201 to 5204 and 5211 to 5214 of the class "off 8" of
+``benchmarks.problems``)."""
 
 
 def thread_seconds(
@@ -190,7 +193,7 @@ def access_of_contiguous(
     m, n, k = problem.m, problem.n, problem.k
     a_k_major, b_k_major = (each == "K" for each in majors)
     inner = k if a_k_major else m, k if b_k_major else n
-    a_unit, b_unit = (UNIT if each % UNIT == 0 else 1 for each in inner)
+    a_unit, b_unit = (next(unit for unit in UNITS if each % unit == 0) for each in inner)
     c_unit = math.gcd(2 * UNIT // c_bytes, n)
     matrix: Literal["a", "b"] | None = None
     if m <= MOST_VECTORS and inner[1] >= UNIT:

@@ -118,16 +118,18 @@ _MARKED: dict[str, list[Opcode]] = {}
 
 
 def instruction(
-    *bases: str,
+    bases: str,
+    *,
     evidence: Evidence,
     but: str = "",
     convergent: bool | int = False,
     in_flight: bool = False,
     lockstep: bool = False,
 ) -> Callable[[Decoder], Decoder]:
-    """Mark a function as the decoder of opcodes that start with one of `bases`.
+    """Mark a function as the decoder of opcodes that start with one of some.
 
     Args:
+        bases: these, with spaces between them.
         evidence: what the behaviour of all of them rests on.
         but: what holds of some of their forms alone.
         convergent: whether all threads of a warp must execute it together; or of a larger group:
@@ -139,7 +141,8 @@ def instruction(
 
     def mark(decode: Decoder) -> Decoder:
         marked = _MARKED.setdefault(decode.__module__, [])
-        marked += [Opcode(base, decode, size, in_flight, evidence, but, lockstep) for base in bases]
+        for base in bases.split():
+            marked.append(Opcode(base, decode, size, in_flight, evidence, but, lockstep))
         return decode
 
     return mark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -110,6 +111,19 @@ class Operands:
             if source in self._named:
                 self._named[name] = self._named[source]
         self.begin()
+
+    @functools.cached_property
+    def comparing(self) -> dict[str, list[Instruction]]:
+        """The kernel's compare-and-swaps, by the register that they compare, and by those that are
+        moved to it."""
+        found: dict[str, list[Instruction]] = {}
+        for each in self.kernel.instructions:
+            if re.match(r"atom\..*\bcas\b", each.opcode):
+                found.setdefault(each.operands[2], []).append(each)
+        for each in self.kernel.instructions if found else ():
+            if each.opcode.startswith("mov.") and each.operands[0] in found:
+                found.setdefault(each.operands[1], []).extend(found[each.operands[0]])
+        return found
 
     def begin(self) -> None:
         """Forget what the instruction before has asked for."""

@@ -18,7 +18,8 @@ from triton_ext.emulator.host.reachable import tensor_memory
 from triton_ext.emulator.host.run import allocation
 from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.schedule.schedule import Schedule
-from triton_ext.emulator.schedule.together import Step, Together
+from triton_ext.emulator.schedule.together import Together
+from triton_ext.emulator.schedule.turns import Step
 from triton_ext.emulator.state.block import Launch
 from triton_ext.emulator.state.memory import Allocation, Bytes, GlobalMemory
 from triton_ext.emulator.units.copy_engine import CopyStream

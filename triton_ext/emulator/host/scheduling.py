@@ -103,7 +103,6 @@ def start(
     schedule = machine.schedule
     if isinstance(schedule, (Guided, Choosing)):
         told = schedule.recorder if isinstance(schedule, Guided) else Accesses(schedule)
-        own = () if machine.observer is None else (machine.observer,)
-        machine.observer = combined([*own, told])
+        machine.observer = combined([machine.observer, told])
         machine.options.failing = peeks(machine.program)  # as when it was found
     execute(machine)

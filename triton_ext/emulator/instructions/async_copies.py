@@ -86,7 +86,7 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         copies.issued += 1
         copies.last[lanes] = copies.issued
         agents = cta.agents(lanes)
-        if cta.machine.observer is not None and lengths.any():
+        if lengths.any():
             given = sources[lengths > 0], lane_sets.select(lanes, lengths > 0)
             cta.machine.observer.access(cta, given[1], "global", given[0], width, "copy")
         then, line = cta.cluster.clocks.rows(agents), at.line
@@ -214,8 +214,7 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             for agent in cta.agents(group).tolist():
                 barrier = find(cta, where, agent)
             if not counted:
-                if cta.machine.observer is not None:
-                    cta.machine.observer.counts(barrier, "pend", group)
+                cta.machine.observer.counts(barrier, "pend", group)
                 barrier.expect_arrivals(lane_sets.count(group))
         copies = cta.under_way.thread_copies
         before = copies.issued
@@ -229,8 +228,7 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                     clock = clocks.of_event(own, copies.events[before], fenced=False)
                 barrier = find(cta, where)
                 barrier.note(ARRIVALS, lane_sets.count(group), at)
-                if cta.machine.observer is not None:
-                    cta.machine.observer.counts(barrier, "arrive", group)
+                cta.machine.observer.counts(barrier, "arrive", group)
                 barrier.arrive(lane_sets.count(group), clock)
 
         if agents.size:
@@ -243,8 +241,7 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
 
 @instruction(
-    "st.async",
-    "red.async",
+    "st.async red.async",
     evidence=SILICON,
     but="refused in a launch that asks for no clusters, where an H200 says illegal instruction of"
     " `st.async`",
@@ -282,8 +279,7 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             raise BarrierFault("the data and the mbarrier must be of one block")
         agents = cta.agents(lanes)
         then = cta.cluster.clocks.rows(agents)
-        if cta.machine.observer is not None:
-            cta.machine.observer.sends(cta, lanes, width)
+        cta.machine.observer.sends(cta, lanes, width)
 
         def perform() -> None:
             clocks = cta.cluster.clocks

@@ -112,8 +112,7 @@ class _Atomic:
             chosen = np.flatnonzero(here)
             part = lanes if here.all() else lane_sets.select(lanes, here)
             within = addresses[chosen] - start
-            if cta.machine.observer is not None:
-                cta.machine.observer.access(cta, part, space, within, self.width, "atomic")
+            cta.machine.observer.access(cta, part, space, within, self.width, "atomic")
             apply = {"global": self._in_global, "shared": self._in_shared}.get(space)
             if apply is None:
                 raise MemoryFault(f"an atomic operation on .{space} memory")
@@ -227,7 +226,7 @@ class _Atomic:
         return old, changed
 
 
-@instruction("atom", "red", evidence=SILICON, but="128 bits: document")
+@instruction("atom red", evidence=SILICON, but="128 bits: document")
 def atomic(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     returns = at.opcode.startswith("atom")
     order = modifiers.one_of(_ORDERS, "relaxed")

@@ -21,19 +21,13 @@ NUMBERED_BARRIERS = 16
 
 
 @instruction(
-    "bar.sync",
-    "barrier.sync",
-    "bar.cta.sync",
-    "barrier.cta.sync",
+    "bar.sync barrier.sync bar.cta.sync barrier.cta.sync",
     convergent=True,
     evidence=COMPILED,
     lockstep=True,
 )
 @instruction(
-    "bar.arrive",
-    "barrier.arrive",
-    "bar.cta.arrive",
-    "barrier.cta.arrive",
+    "bar.arrive barrier.arrive bar.cta.arrive barrier.cta.arrive",
     convergent=True,
     evidence=COMPILED,
 )
@@ -60,8 +54,7 @@ def numbered_barrier(at: Instruction, modifiers: Modifiers, operands: Operands) 
             barrier = NamedBarrier(chosen, cta.live, cta.cluster.clocks, cta.exited)
             cta.barriers[chosen] = barrier
         agents = cta.agents(lanes)
-        if cta.machine.observer is not None:
-            cta.machine.observer.arrives(cta, lanes, barrier, barrier.generation, False)
+        cta.machine.observer.arrives(cta, lanes, barrier, barrier.generation, False)
         generation = barrier.arrive(
             lanes, agents, expected, waits=waits, twice=lambda: cta.takes(TWICE, lanes)
         )
@@ -72,8 +65,7 @@ def numbered_barrier(at: Instruction, modifiers: Modifiers, operands: Operands) 
 
         def resume() -> None:
             cta.cluster.clocks.acquire(agents, barrier.released)
-            if cta.machine.observer is not None:
-                cta.machine.observer.awaits(cta, lanes, barrier, generation, at)
+            cta.machine.observer.awaits(cta, lanes, barrier, generation, at)
 
         return Wait(lambda: barrier.generation > generation, barrier.why, resume)
 

@@ -12,7 +12,12 @@ from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.evidence import DOCUMENT, SILICON
 from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
-from triton_ext.emulator.errors import DescriptorFault, MemoryFault, UnsupportedInstruction
+from triton_ext.emulator.errors import (
+    DescriptorFault,
+    LayoutFault,
+    MemoryFault,
+    UnsupportedInstruction,
+)
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import MBarrier
 from triton_ext.emulator.state.block import Cta
@@ -325,8 +330,7 @@ def _tensor(at: Instruction, form: forms.TensorCopy, operands: Operands) -> _Ten
 
 
 @instruction(
-    "cp.async.bulk.tensor",
-    "cp.reduce.async.bulk.tensor",
+    "cp.async.bulk.tensor cp.reduce.async.bulk.tensor",
     evidence=SILICON,
     but="multicast, too; gather4, scatter4, `cta_group::2`: kernels; im2col: document, and"
     " Triton's own test of it",
@@ -359,8 +363,7 @@ def _tensor_load(at: Instruction, form: forms.TensorCopy, operands: Operands) ->
 def _load_box(cta: Cta, lane: Lanes, box: _Box, goals: _Targets) -> None:
     copy = box.copy(cta, goals.addresses[0] & OFFSET_MASK)
     instruction = cta.instruction
-    if cta.machine.observer is not None:
-        cta.machine.observer.copies(cta, lane, "load", copy, 0, copy.map.transaction_bytes)
+    cta.machine.observer.copies(cta, lane, "load", copy, 0, copy.map.transaction_bytes)
 
     def read(clock: Clock, by: By | None) -> Bytes:
         read_tensor_map(cta, box.map, by)
@@ -394,8 +397,9 @@ def _store_box(cta: Cta, lane: Lanes, box: _Box, offset: int, operation: str) ->
             raise DescriptorFault(f"there is no reduction of {kind.name} elements")
         combine = combiner(operation, ELEMENTS[kind])
     instruction = cta.instruction
-    if cta.machine.observer is not None:
-        cta.machine.observer.copies(cta, lane, "store", copy, 0, copy.map.transaction_bytes)
+    if misread := cta.launch.misread(instruction):
+        raise LayoutFault(f"{misread}. (If this is meant: check_layouts=False)")
+    cta.machine.observer.copies(cta, lane, "store", copy, 0, copy.map.transaction_bytes)
 
     def read(clock: Clock, unit: int) -> Bytes:
         read_tensor_map(cta, box.map, accessors.unit(cta, unit, clock, instruction))
@@ -447,7 +451,7 @@ def _global_bytes(cta: Cta, address: int, size: int, by: By | None) -> Bytes:
 _ONE = np.zeros(1, np.int64)
 
 
-@instruction("cp.async.bulk", "cp.reduce.async.bulk", evidence=SILICON)
+@instruction("cp.async.bulk cp.reduce.async.bulk", evidence=SILICON)
 def bulk_copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form = modifiers.form(forms.BulkCopy)
     combine: Combine | None = None
@@ -485,9 +489,8 @@ def _bulk_in(
             _check_bulk(size, source=where, destination=targets[position])
             goals = _targets(cta, targets[position], barriers[position], masks[position], False)
             own = cta.agents.tma(goals.barriers[0])
-            if cta.machine.observer is not None:
-                outside = where if origin == "global" else -1
-                cta.machine.observer.copies(cta, lane, "load", None, outside, size)
+            outside = where if origin == "global" else -1
+            cta.machine.observer.copies(cta, lane, "load", None, outside, size)
 
             def read(
                 clock: Clock, by: By | None, where: int = where, size: int = size, own: int = own
@@ -529,8 +532,7 @@ def _bulk_out(
         for position, lane in _lanes_of(lanes):
             size, where, goal = sizes[position], sources[position] & OFFSET_MASK, targets[position]
             _check_bulk(size, source=where, destination=goal)
-            if cta.machine.observer is not None:
-                cta.machine.observer.copies(cta, lane, "store", None, goal, size)
+            cta.machine.observer.copies(cta, lane, "store", None, goal, size)
             _copy_out(
                 cta,
                 lane,

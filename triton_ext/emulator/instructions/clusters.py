@@ -20,6 +20,7 @@ from triton_ext.ptx.parse import Instruction
 
 RESPONSE_BYTES = RESPONSE.multiple
 _CANCELED = 1
+_AXES = ("::x", "::y", "::z", "")
 _UNDEFINED = 0xFFFFFFFF
 NOBODY = (1 << 32 - RANK_SHIFT) - 1
 """The rank of no block: the highest that a shared address of 32 bits can hold."""
@@ -46,8 +47,7 @@ def cluster_arrive(at: Instruction, modifiers: Modifiers, operands: Operands) ->
             withheld = clocks.snapshot(agents).seen
             clocks.missing.withhold(withheld, at, why)
         barrier = cta.cluster.barrier
-        if cta.machine.observer is not None:
-            cta.machine.observer.arrives(cta, lanes, barrier, barrier.generation, True)
+        cta.machine.observer.arrives(cta, lanes, barrier, barrier.generation, True)
         barrier.arrive(cta.rank, lanes, clock, withheld)
         cta.machine.progress += 1
 
@@ -71,8 +71,7 @@ def cluster_wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
             clocks.acquire(agents, barrier.released)
             if barrier.happened is not None:
                 clocks.happened |= dict.fromkeys(agents.tolist(), barrier.happened)
-            if cta.machine.observer is not None:
-                cta.machine.observer.awaits(cta, lanes, barrier, generation - 1, at)
+            cta.machine.observer.awaits(cta, lanes, barrier, generation - 1, at)
 
         return Wait(lambda: barrier.generation >= generation, barrier.why, resume)
 
@@ -173,9 +172,8 @@ def is_canceled(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     return lambda cta, lanes: write(cta, lanes, read(cta, lanes)[:, 0] & flag != 0)
 
 
-@instruction("clusterlaunchcontrol.query_cancel.get_first_ctaid", evidence=KERNELS)
 @instruction(
-    *(f"clusterlaunchcontrol.query_cancel.get_first_ctaid::{axis}" for axis in "xyz"),
+    " ".join(f"clusterlaunchcontrol.query_cancel.get_first_ctaid{axis}" for axis in _AXES),
     evidence=KERNELS,
 )
 def first_block(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:

@@ -48,7 +48,7 @@ def indexed_branch(at: Instruction, modifiers: Modifiers, operands: Operands) ->
     return run
 
 
-@instruction("ret", "exit", evidence=COMPILED, lockstep=True)
+@instruction("ret exit", evidence=COMPILED, lockstep=True)
 def leave(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("uni")
     end = Jump(-1)

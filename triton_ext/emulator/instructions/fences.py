@@ -28,9 +28,7 @@ def _fence(cta: Cta, lanes: Lanes) -> None:
 
 
 @instruction(
-    "fence",
-    "membar",
-    "fence.mbarrier_init",
+    "fence membar fence.mbarrier_init",
     evidence=COMPILED,
     but="what it forbids: document",
     lockstep=True,

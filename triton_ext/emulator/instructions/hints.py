@@ -26,7 +26,7 @@ def _nothing(cta: Cta, lanes: Lanes) -> None:
     return None
 
 
-@instruction("prefetch", "prefetchu", "applypriority", "discard", evidence=NO_EFFECT, lockstep=True)
+@instruction("prefetch prefetchu applypriority discard", evidence=NO_EFFECT, lockstep=True)
 def cache_hint(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Caches are not modelled. (A discarded line may hold anything: also what it held.)"""
     modifiers.one_of(_SPACES)
@@ -37,11 +37,7 @@ def cache_hint(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
 
 
 @instruction(
-    "createpolicy.fractional",
-    "createpolicy.range",
-    "createpolicy.cvt",
-    evidence=NO_EFFECT,
-    lockstep=True,
+    "createpolicy.fractional createpolicy.range createpolicy.cvt", evidence=NO_EFFECT, lockstep=True
 )
 def cache_policy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """A cache policy: an opaque value, of use for hints alone."""
@@ -54,13 +50,13 @@ def cache_policy(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
     return lambda cta, lanes: write(cta, lanes, np.uint64(0))
 
 
-@instruction("griddepcontrol.launch_dependents", "griddepcontrol.wait", evidence=NO_EFFECT)
+@instruction("griddepcontrol.launch_dependents griddepcontrol.wait", evidence=NO_EFFECT)
 def grid_dependency(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Launches are run one after the other: what a grid depends on is complete and visible."""
     return _nothing
 
 
-@instruction("setmaxnreg.inc.sync", "setmaxnreg.dec.sync", convergent=True, evidence=NO_EFFECT)
+@instruction("setmaxnreg.inc.sync setmaxnreg.dec.sync", convergent=True, evidence=NO_EFFECT)
 def maximum_registers(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Registers are not scarce here: only the legal range is checked.
 

@@ -317,7 +317,7 @@ def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return run
 
 
-@instruction("mma.sp", "mma.sync.sp", evidence=REFUSED)
+@instruction("mma.sp mma.sync.sp", evidence=REFUSED)
 def refuse(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Not modelled: Triton and CuTe do not emit them for sm_90 and sm_100."""
     raise UnsupportedInstruction("sparse products are not modelled", at)

@@ -53,10 +53,9 @@ def _numbers(read: Reader | None, cta: Cta, lanes: Lanes) -> NDArray[np.int64]:
 
 def _tell(cta: Cta, lanes: Lanes, lane: int, address: int, what: str) -> None:
     """Tell the observer what one of the lanes does to an mbarrier."""
-    if cta.machine.observer is not None:
-        thread = int(lane_sets.indices(lanes)[lane])
-        barrier = find(cta, address)
-        cta.machine.observer.counts(barrier, what, slice(thread, thread + 1))
+    thread = int(lane_sets.indices(lanes)[lane])
+    barrier = find(cta, address)
+    cta.machine.observer.counts(barrier, what, slice(thread, thread + 1))
 
 
 @instruction("mbarrier.init", evidence=SILICON)
@@ -105,7 +104,7 @@ def _arrive(barrier: MBarrier, counts: NDArray[np.int64], clock: Clock) -> NDArr
     return states
 
 
-@instruction("mbarrier.arrive", "mbarrier.arrive_drop", evidence=SILICON)
+@instruction("mbarrier.arrive mbarrier.arrive_drop", evidence=SILICON)
 def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """All forms: with a count or bytes to expect, not completing, dropping, remote."""
     form = modifiers.form(MbarrierOperation)
@@ -145,8 +144,7 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             observer = cta.machine.observer
             if expects:
                 barrier.note(EXPECTED, int(mine.sum()), at)
-                if observer is not None:
-                    observer.counts(barrier, "expect", group, mine)
+                observer.counts(barrier, "expect", group, mine)
                 barrier.expect_tx(int(mine.sum()))
             elif (mine < 1).any() or (mine > COUNT_LIMIT).any():
                 raise BarrierFault(f"a count of {int(mine.min())} must be in [1, {COUNT_LIMIT}]")
@@ -158,9 +156,8 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             if drops:
                 barrier.drop(int(counts.sum()))
             barrier.note(ARRIVALS, int(counts.sum()), at)
-            if observer is not None:
-                observer.arrives(cta, group, barrier, barrier.phase, far)
-                observer.counts(barrier, "arrive", group, counts)
+            observer.arrives(cta, group, barrier, barrier.phase, far)
+            observer.counts(barrier, "arrive", group, counts)
             states[chosen] = _arrive(barrier, counts, clock)
         write(cta, lanes, states)
         cta.machine.progress += 1
@@ -175,7 +172,7 @@ def _found(cta: Cta, address: int, agents: NDArray[np.intp]) -> MBarrier:
     return barrier
 
 
-@instruction("mbarrier.expect_tx", "mbarrier.complete_tx", evidence=SILICON)
+@instruction("mbarrier.expect_tx mbarrier.complete_tx", evidence=SILICON)
 def transaction(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form = modifiers.form(MbarrierOperation)
     expects = form.operation == "expect_tx"
@@ -186,9 +183,8 @@ def transaction(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
         for where, group, chosen in by_address(address(cta, lanes), lanes):
             barrier = _found(cta, where, cta.agents(group))
             total = int(sizes[chosen].sum())
-            if cta.machine.observer is not None:
-                what = "expect" if expects else "complete"
-                cta.machine.observer.counts(barrier, what, group, sizes[chosen])
+            what = "expect" if expects else "complete"
+            cta.machine.observer.counts(barrier, what, group, sizes[chosen])
             if expects:
                 barrier.note(EXPECTED, total, at)
                 barrier.expect_tx(total)
@@ -231,7 +227,7 @@ def _why(barrier: MBarrier, token: int, by_parity: bool) -> str:
     return f"waits for {phase} of {barrier.name}, which is in {barrier}{wrong}{history}"
 
 
-@instruction("mbarrier.test_wait", "mbarrier.try_wait", evidence=SILICON)
+@instruction("mbarrier.test_wait mbarrier.try_wait", evidence=SILICON)
 def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``try_wait`` blocks until the phase completes, or nothing else can go on."""
     form = modifiers.form(MbarrierOperation)
@@ -245,14 +241,12 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         clocks = cta.cluster.clocks
         phase = barrier.phase - 1 if by_parity else token >> _PENDING_BITS
         barrier.awaited = max(barrier.awaited, phase + 1)
-        for warp in (
-            lane_sets.warps(lanes).tolist() if phase < 0 or cta.under_way.let_through else ()
-        ):
-            cta.under_way.let_through.pop(warp, None)
+        let_through = clocks.missing.let_through
+        for agent in cta.agents(lanes).tolist() if phase < 0 or let_through else ():
+            let_through.pop(agent, None)
             if phase < 0:
-                cta.under_way.let_through[warp] = at, barrier.name
-        if cta.machine.observer is not None:
-            cta.machine.observer.awaits(cta, lanes, barrier, phase, at)
+                let_through[agent] = at, barrier.name
+        cta.machine.observer.awaits(cta, lanes, barrier, phase, at)
         if relaxed:
             clocks.relaxed.observe(cta.agents(lanes), barrier.released)
         else:
@@ -295,8 +289,7 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             write(cta, lanes, np.asarray(True))
             return None
         if at.line in cta.machine.options.failing:
-            if cta.machine.observer is not None:
-                cta.machine.observer.asks(cta, lanes, barrier, named)
+            cta.machine.observer.asks(cta, lanes, barrier, named)
             write(cta, lanes, np.asarray(False))
             return None
 

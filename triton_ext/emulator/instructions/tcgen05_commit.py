@@ -91,21 +91,16 @@ def _arrival(
                 arrival.released[unit] = event
             barrier.signals[unit] = event, barrier.phase
             barrier.note(ARRIVALS, 1, at)
-            if cta.machine.observer is not None:
-                rank = address >> RANK_SHIFT
-                cta.machine.observer.brings(cta, rank, barrier, barrier.phase)
-                cta.machine.observer.counts(barrier, "arrive", None, 1, clock)
+            rank = address >> RANK_SHIFT
+            cta.machine.observer.brings(cta, rank, barrier, barrier.phase)
+            cta.machine.observer.counts(barrier, "arrive", None, 1, clock)
             barrier.arrive(1, clock)
         cta.machine.progress += 1
 
     return arrive
 
 
-@instruction(
-    "tcgen05.fence::before_thread_sync",
-    "tcgen05.fence::after_thread_sync",
-    evidence=KERNELS,
-)
+@instruction("tcgen05.fence::before_thread_sync tcgen05.fence::after_thread_sync", evidence=KERNELS)
 def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Order tcgen05 work with what synchronizes threads.
 

@@ -294,9 +294,8 @@ class _Product:
 
     def issue(self) -> None:
         observer, found = self.cta.machine.observer, self.found
-        if observer is not None:
-            shape, in_memory = (found.m, found.n, found.k), self.a_descriptor is not None
-            observer.multiplies(self.cta, self.thread, shape, self.form.cta_group, in_memory)
+        shape, in_memory = (found.m, found.n, found.k), self.a_descriptor is not None
+        observer.multiplies(self.cta, self.thread, shape, self.form.cta_group, in_memory)
         if self.cta.machine.fenced:
             self._check_thread_sync()
         issue(self.cta, self.thread, self.form.cta_group, self._perform)
@@ -394,7 +393,7 @@ class _Product:
     def _a_in_tensor_memory(self, memory: TensorMemory, clock: Clock) -> NDArray[Any]:
         found, path = self.found, self.plan.path
         columns, first = _columns_of(self.plan), self.operation.a & 0xFFFF
-        name = "tcgen05.mma, as operand A,"
+        name = "tcgen05.mma, as operand A"
         memory.columns.check(first, columns, name)
         cells = path.cells(self.d_lane, first, columns)
         words = np.ascontiguousarray(memory.load(cells, clock.seen, name))

@@ -109,7 +109,7 @@ def copy_and_release(at: Instruction, modifiers: Modifiers, operands: Operands) 
 
 
 @instruction("prefetch.tensormap", evidence=KERNELS)
-@instruction("prefetch.param.tensormap", "prefetch.const.tensormap", evidence=DOCUMENT)
+@instruction("prefetch.param.tensormap prefetch.const.tensormap", evidence=DOCUMENT)
 def prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """A hint; but the address must have a tensor map's alignment."""
     address = operands.address(at.operands[0], at)

@@ -370,7 +370,7 @@ def vote(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return _by_members(read_mask, execute, quick)
 
 
-@instruction("match.any.sync", "match.all.sync", evidence=SILICON, lockstep=True)
+@instruction("match.any.sync match.all.sync", evidence=SILICON, lockstep=True)
 def match(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``match``: the lanes of the mask with the same value; or the mask, if all have it."""
     every = at.opcode.startswith("match.all")

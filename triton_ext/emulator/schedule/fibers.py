@@ -19,6 +19,7 @@ from triton_ext.emulator.schedule.fiber import Fiber, converged
 from triton_ext.emulator.schedule.late_registers import check_free, settle
 from triton_ext.emulator.schedule.loops import Loops
 from triton_ext.emulator.schedule.meetings import Meetings
+from triton_ext.emulator.schedule.observers import SILENT
 from triton_ext.emulator.schedule.schedule import Schedule
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
@@ -155,7 +156,7 @@ class Fibers:
                     lanes = lane_sets.select(lanes, taken)
             if undefined:
                 step.track(cta, fiber.lanes, lanes)
-            if observer is not None:
+            if observer is not SILENT:
                 observer.instruction(cta, step, lanes)
             cta.instruction, self._active = step.instruction, lanes
             outcome: Outcome = None if held is None else held(cta, step, lanes)
@@ -190,8 +191,7 @@ class Fibers:
                 fiber.pc += 1
                 return False
             fiber.wait = outcome
-            if self.cta.machine.observer is not None:
-                self.cta.machine.observer.waits(self.cta, self.steps[fiber.pc], fiber.lanes)
+            self.cta.machine.observer.waits(self.cta, self.steps[fiber.pc], fiber.lanes)
             return True
         if isinstance(outcome, Split):
             self.fibers.remove(fiber)

@@ -11,7 +11,7 @@ from triton_ext.emulator.decode.garbage import without_values
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.schedule.limits import Limits, limit_reached
 from triton_ext.emulator.schedule.liveness import QUANTUM, Liveness
-from triton_ext.emulator.schedule.observers import Observer
+from triton_ext.emulator.schedule.observers import SILENT, Observer
 from triton_ext.emulator.schedule.operations import Operations
 from triton_ext.emulator.schedule.residents import Residents
 from triton_ext.emulator.schedule.schedule import Schedule
@@ -49,7 +49,7 @@ class Machine(Gpu):
         residents: the clusters that wait, and that run.
     """
 
-    observer: Observer | None
+    observer: Observer
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Machine(Gpu):
         fenced = program.of_cuda or any(
             step.instruction.opcode.startswith("tcgen05.fence") for step in program.steps
         )
-        super().__init__(launch, program.target, observer, fenced, options or Options())
+        super().__init__(launch, program.target, observer or SILENT, fenced, options or Options())
         self.program, self.schedule = program, schedule or Schedule()
         self.limits = limits or Limits()
         self.quantum = QUANTUM
@@ -102,8 +102,7 @@ class Machine(Gpu):
         """As `run`, step by step: before each turn of its blocks it says whether all of them wait
         for what nobody here will do.
         """
-        if self.observer is not None:
-            self.observer = self.observer.begins(self)  # it may choose clusters
+        self.observer = self.observer.begins(self)  # it may choose clusters
         residents = self.residents
         residents.prepare(self.program, self.options.chosen if numbers is None else numbers)
         stuck = False
@@ -119,8 +118,7 @@ class Machine(Gpu):
                 residents.running.remove(each)
                 done += 1
             stuck = not self._goes_on(done)
-        if self.observer is not None:
-            self.observer.ends(self)
+        self.observer.ends(self)
 
     def _goes_on(self, done: int) -> bool:
         """Whether anything goes on after a turn. If it does not seem so, what threads may wait for

@@ -82,6 +82,11 @@ def _each(functions: Sequence[Callable[..., None]]) -> Callable[..., None]:
     return call
 
 
-def combined(observers: Sequence[Observer]) -> Observer | None:
-    """One that stands for all of them; None if there are none."""
-    return Observers(observers) if len(observers) > 1 else next(iter(observers), None)
+SILENT = Observer()
+"""For a launch of which nobody is told."""
+
+
+def combined(observers: Sequence[Observer | None]) -> Observer:
+    """One that stands for all of them."""
+    told = [each for each in observers if each not in (None, SILENT)]
+    return Observers(told) if len(told) > 1 else next(iter(told), SILENT)

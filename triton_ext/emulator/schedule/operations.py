@@ -23,8 +23,7 @@ class Operations:
         """Take an operation over; the eager schedule performs it at once."""
         self._pending.append(operation)
         self._machine.changes += 1
-        if self._machine.observer is not None:
-            self._machine.observer.issues(operation)
+        self._machine.observer.issues(operation)
         if self._schedule.name == "eager":
             self.complete_due()
 
@@ -62,13 +61,11 @@ class Operations:
     def _perform(self, number: int) -> None:
         operation, observer = self._pending[number], self._machine.observer
         del self._pending[number]
-        if observer is not None:
-            observer.performs(operation)
+        observer.performs(operation)
         try:
             operation.perform()
         except EmulationError as error:
             raise located(error, operation.instruction, operation.cta, operation.lanes) from None
         self._machine.progress += 1
         self._machine.changes += 1
-        if observer is not None:
-            observer.completed(operation)
+        observer.completed(operation)

@@ -27,6 +27,7 @@ from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import EmulationError, LimitReached, MemoryFault
 from triton_ext.emulator.schedule.batches import in_lockstep
 from triton_ext.emulator.schedule.machine import Machine
+from triton_ext.emulator.schedule.observers import SILENT
 from triton_ext.emulator.state.leniencies import Taken
 from triton_ext.emulator.units.global_order import Kept
 
@@ -66,7 +67,7 @@ def execute(machine: Machine) -> None:
     workers = min(cores, len(clusters) - 1)
     try:
         size = sum(len(each.data) for each in machine.launch.memory.allocations)
-        alone = workers < 1 or size > MOST_COPIED or machine.observer is not None
+        alone = workers < 1 or size > MOST_COPIED or machine.observer is not SILENT
         if alone or not independent(machine.program):
             machine.run()
             return

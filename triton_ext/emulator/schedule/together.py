@@ -11,81 +11,94 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from triton_ext.emulator.errors import Deadlock, EmulationError, PeerStopped
-from triton_ext.emulator.schedule.machine import SHORT, Machine
+from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.schedule.schedule import Schedule
+from triton_ext.emulator.schedule.turns import Running, Step, Stream, Turns
 
-LONG = 512
-"""Instructions that a block runs at most in a turn."""
 GRACE = 0.1
 """Seconds for which launches wait for a thread that is on its way to the next one."""
 PATIENCE = 60.0
 """Seconds after which a thread that never comes counts as one that has ended."""
 LATE = 2.0
 """The same, of a GPU whose thread has not even begun."""
-IDLE_TURNS = 4
-"""Futile turns in a row, after which a launch counts as one that waits."""
 
 
-@dataclass(eq=False)
-class _Running:
-    """A launch under way.
+class Threads:
+    """The threads that launch, of each GPU: those that are away, and those that wait here.
 
     Attributes:
-        changes: how many changes there had been, of all launches, when it ran last.
-        turn: when that was.
-        idle: its turns since it did more than polling.
-        stuck: nobody in it can go on.
-        error: what ended it.
+        of_device: by GPU.
+        news: when one of them came or went last.
     """
 
-    machine: Machine
-    device: int
-    rounds: Iterator[bool]
-    changes: int = 0
-    turn: int = 0
-    idle: int = 0
-    stuck: bool = False
-    over: bool = False
-    error: BaseException | None = None
-
-
-@dataclass(frozen=True)
-class Step:
-    """A part of what a stream does.
-
-    Attributes:
-        perform: does it.
-        ready: whether it can be done.
-        why: what it waits for, if not.
-    """
-
-    perform: Callable[[], None]
-    ready: Callable[[], bool] = lambda: True
-    why: str = ""
-
-
-@dataclass
-class Stream:
-    """Copies that are made one after the other, each in several steps.
-
-    Attributes:
-        sleep: turns until the next step, under the random schedule.
-    """
-
-    steps: deque[Step] = field(default_factory=deque)
-    sleep: int = 0
+    def __init__(self, devices: int) -> None:
+        self.of_device: dict[int, list[int]] = {device: [] for device in range(devices)}
+        self._away: dict[int, float | None] = {}  # since when; None of those that wait here
+        self.begun: set[int] = set()
+        self._waiters: list[Callable[[], bool]] = []
+        self.news = time.monotonic()
 
     @property
-    def ready(self) -> bool:
-        return bool(self.steps) and self.steps[0].ready()
+    def number(self) -> int:
+        """How many there are; one that works on two GPUs counts for both."""
+        return sum(map(len, self.of_device.values()))
+
+    def add(self, device: int, thread: int) -> None:
+        """A thread is going to work on a GPU."""
+        self.of_device[device].append(thread)
+        self.begun.add(device)
+        self._away[thread] = self.news = time.monotonic()
+
+    def remove(self, device: int, thread: int) -> None:
+        """It does no longer."""
+        self.of_device[device].remove(thread)
+        if not any(thread in threads for threads in self.of_device.values()):
+            del self._away[thread]
+        self.news = time.monotonic()
+
+    @contextmanager
+    def waiting(self, over: Callable[[], bool]) -> Iterator[None]:
+        """Within it the calling thread waits here for something to be over."""
+        thread = threading.get_ident()
+        known = thread in self._away
+        self._away[thread], self.news = None, time.monotonic()
+        self._waiters.append(over)
+        try:
+            yield
+        finally:
+            self._waiters.remove(over)
+            self.news = time.monotonic()
+            if known:
+                self._away[thread] = self.news
+            else:
+                del self._away[thread]
+
+    @property
+    def gathered(self) -> bool:
+        """Whether no thread is on its way."""
+        if any(over() for over in self._waiters):
+            return False
+        away = [since for since in self._away.values() if since is not None]
+        return all(time.monotonic() - since > GRACE for since in away)
+
+    @property
+    def nobody_comes(self) -> bool:
+        """Whether no thread is left that could launch something, or copy."""
+        away = any(since is not None for since in self._away.values())
+        missing = len(self.begun) < len(self.of_device)
+        return time.monotonic() - self.news > (PATIENCE if away else LATE if missing else 0)
+
+    @property
+    def devices_away(self) -> set[int]:
+        """The GPUs a thread of which is away."""
+        threads = self.of_device.items()
+        return {d for d, those in threads if any(self._away[each] is not None for each in those)}
 
 
 class Together:
@@ -97,20 +110,11 @@ class Together:
     """
 
     def __init__(self, devices: int, schedule: Schedule) -> None:
-        self.devices, self.schedule = devices, schedule
-        self.streams: dict[tuple[int, int], Stream] = {}
+        self.devices = devices
         self._changed = threading.Condition()
-        self._running: list[_Running] = []
+        self._threads, self._turns = Threads(devices), Turns(schedule, self._ended)
         self._driving = False
-        self._favoured: _Running | None = None
-        self._turns = self._changes = 0
         self._failure: tuple[int, BaseException] | None = None
-        # The threads that each GPU has; by thread, since when it is away, or None if it waits here.
-        self._of_device: dict[int, list[int]] = {device: [] for device in range(devices)}
-        self._away: dict[int, float | None] = {}
-        self._begun: set[int] = set()
-        self._waiters: list[Callable[[], bool]] = []
-        self._news = time.monotonic()
         self._met = 0  # how often all have met
         self._meeting: set[int] = set()
 
@@ -119,83 +123,50 @@ class Together:
     def expect(self, device: int, thread: int) -> None:
         """A thread is going to work on a GPU."""
         with self._changed:
-            if not self._begun and not self._running:
+            if not self._threads.begun and not self._turns.running:
                 self._failure = None
-            self._of_device[device].append(thread)
-            self._begun.add(device)
-            self._away[thread] = self._news = time.monotonic()
+            self._threads.add(device, thread)
             self._changed.notify_all()
 
     def leave(self, device: int, thread: int, error: BaseException | None) -> None:
         """It does no longer; the last one waits for the copies, and takes the failure, if there was
         one, with it. `error`: what it ended with: the others are stopped."""
+        threads = self._threads
         with self._changed:
             if error is not None:
                 self._fail(device, error)
-            elif sum(map(len, self._of_device.values())) == 1:
-                self._until(device, lambda: not self._copying)
-            self._of_device[device].remove(thread)
-            if not any(thread in threads for threads in self._of_device.values()):
-                del self._away[thread]
-            failure, last = self._failure, not any(self._of_device.values())
+            elif threads.number == 1:
+                self._until(device, lambda: not self._turns.copying)
+            threads.remove(device, thread)
+            failure, last = self._failure, not threads.number
             if last:
                 self._failure = None
-                self._begun.clear()
-            self._news = time.monotonic()
+                threads.begun.clear()
             self._changed.notify_all()
         if last and error is None and failure is not None:
             raise failure[1]
 
     def stop(self, error: BaseException) -> None:
         """End all that is under way."""
-        with self._changed:
-            self._fail(0, error)
+        self._ended(0, error)
 
     def settle(self, then: Callable[[], None]) -> None:
         """Do `then` if no thread works on a GPU, and nothing is under way."""
         with self._changed:
-            if not any(self._of_device.values()) and not self._running and not self._copying:
+            if not (self._threads.number or self._turns.running or self._turns.copying):
                 then()
 
-    @property
-    def _copying(self) -> bool:
-        return any(stream.steps for stream in self.streams.values())
-
-    @contextmanager
-    def _waiting(self, over: Callable[[], bool]) -> Iterator[None]:
-        """Within it the calling thread waits here for something to be over; the lock is held."""
-        thread = threading.get_ident()
-        known = thread in self._away
-        self._away[thread], self._news = None, time.monotonic()
-        self._waiters.append(over)
-        try:
-            yield
-        finally:
-            self._waiters.remove(over)
-            self._news = time.monotonic()
-            if known:
-                self._away[thread] = self._news
-            else:
-                del self._away[thread]
+    def _ended(self, device: int, error: BaseException | None) -> None:
+        """A launch is over, or something has failed."""
+        with self._changed:
+            if error is not None:
+                self._fail(device, error)
             self._changed.notify_all()
-
-    def _gathered(self) -> bool:
-        """Whether no thread is on its way."""
-        if any(over() for over in self._waiters):
-            return False
-        away = [since for since in self._away.values() if since is not None]
-        return all(time.monotonic() - since > GRACE for since in away)
-
-    def _nobody_comes(self) -> bool:
-        """Whether no thread is left that could launch something, or copy."""
-        away = any(since is not None for since in self._away.values())
-        missing = len(self._begun) < self.devices
-        return time.monotonic() - self._news > (PATIENCE if away else LATE if missing else 0)
 
     def _fail(self, device: int, error: BaseException) -> None:
         if self._failure is None:
             self._failure = device, error
-            for stream in self.streams.values():
+            for stream in self._turns.streams.values():
                 stream.steps.clear()
             self._changed.notify_all()
 
@@ -221,18 +192,16 @@ class Together:
             EmulationError: what the kernel does wrong.
             PeerStopped: another GPU has failed.
         """
-        running = _Running(machine, device, machine.rounds())
+        running = Running(machine, device, machine.rounds())
         with self._changed:
-            if not self._running and not any(self._of_device.values()):
+            if not self._turns.running and not self._threads.number:
                 self._failure = None  # of a launch before, of which nobody else is to be told
             self._check(device)
-            self._running.append(running)
+            self._turns.running.append(running)
             try:
                 self._until(device, lambda: running.over)
             finally:
-                self._running.remove(running)
-                if running is self._favoured:
-                    self._favoured = None
+                self._turns.remove(running)
             if running.error is not None:
                 raise running.error
             self._check(device)
@@ -241,7 +210,7 @@ class Together:
         """Wait for a GPU's copies."""
         with self._changed:
             self._check(device)
-            mine = [stream for (owner, _), stream in self.streams.items() if owner == device]
+            mine = [stream for (owner, _), stream in self._turns.streams.items() if owner == device]
             self._until(device, lambda: not any(stream.steps for stream in mine))
             self._check(device)
 
@@ -255,7 +224,7 @@ class Together:
 
             def over() -> bool:
                 if self._met == before and len(self._meeting) == self.devices:
-                    if self._copying or self._running:
+                    if self._turns.copying or self._turns.running:
                         return False
                     self._meeting.clear()
                     self._met += 1
@@ -273,8 +242,8 @@ class Together:
         """More to do for a stream of copies."""
         with self._changed:
             self._check(device)
-            self.streams.setdefault((device, number), Stream()).steps.extend(steps)
-            self._news = time.monotonic()
+            self._turns.streams.setdefault((device, number), Stream()).steps.extend(steps)
+            self._threads.news = time.monotonic()
             self._changed.notify_all()
 
     def _until(self, device: int, over: Callable[[], bool]) -> None:
@@ -283,114 +252,44 @@ class Together:
         def ended() -> bool:
             return self._failure is not None or over()
 
-        with self._waiting(ended), np.errstate(all="ignore"):
-            while not ended():
-                if self._driving or not self._gathered():
-                    self._changed.wait(GRACE)
-                    continue
-                self._driving = True
-                try:
-                    while not ended() and self._gathered():
-                        news = self._news
-                        self._changed.release()
-                        try:
-                            self._turn(news)
-                        except BaseException as error:  # Ctrl-C, or a mistake of the emulator
-                            with self._changed:
-                                self._fail(device, error)
-                            raise
-                        finally:
-                            self._changed.acquire()
-                finally:
-                    self._driving = False
-                    self._changed.notify_all()
-
-    # ------------------------------------------------------------------------ turns
-
-    def _turn(self, news: float) -> None:
-        """Let one launch run, or make a part of a copy. `news`: when a thread came or went last."""
-        self._turns += 1
-        live = [each for each in tuple(self._running) if not each.over]
-        copying = [each for each in tuple(self.streams.values()) if each.ready]
-        if copying and self._copies_now(live, copying):
-            return
-        ready = [each for each in live if not each.stuck or each.changes != self._changes]
-        if ready:
-            self._run(self._chosen(ready))
-        elif copying:
-            self._copy(self.schedule.random.choice(copying))
-        else:
-            self._stall(live, news)
-
-    def _copies_now(self, live: list[_Running], copying: list[Stream]) -> bool:
-        if self.schedule.name == "random":
-            for stream in copying:
-                stream.sleep -= 1
-            copying = [stream for stream in copying if stream.sleep <= 0]
-        elif self.schedule.name == "lazy" and any(each.idle < IDLE_TURNS for each in live):
-            return False
-        if copying:
-            self._copy(self.schedule.random.choice(copying))
-        return bool(copying)
-
-    def _copy(self, stream: Stream) -> None:
-        pick = self.schedule.random
-        stream.sleep = pick.choice((0, 0, 0, 1, 10, 100))
-        self._changes += 1
         try:
-            stream.steps[0].perform()
-            stream.steps.popleft()
-        except EmulationError as error:
-            owner = next(owner for (owner, _), each in self.streams.items() if each is stream)
-            with self._changed:
-                self._fail(owner, error)
+            with self._threads.waiting(ended), np.errstate(all="ignore"):
+                while not ended():
+                    if self._driving or not self._threads.gathered:
+                        self._changed.wait(GRACE)
+                        continue
+                    self._driving = True
+                    try:
+                        self._drive(device, ended)
+                    finally:
+                        self._driving = False
+                        self._changed.notify_all()
+        finally:
+            self._changed.notify_all()
 
-    def _chosen(self, ready: list[_Running]) -> _Running:
-        name, pick, favoured = self.schedule.name, self.schedule.random, self._favoured
-        oldest = min(ready, key=lambda each: each.turn)
-        if name == "eager":
-            return oldest
-        if favoured not in ready or favoured.idle or (name == "random" and pick.random() < 0.01):
-            favoured = oldest if name == "lazy" else pick.choice(ready)
-            self._favoured = favoured
-        return pick.choice(ready) if name == "random" and pick.random() < 0.1 else favoured
+    def _drive(self, device: int, ended: Callable[[], bool]) -> None:
+        """Run what is under way, with the lock, which is free during turns."""
+        while not ended() and self._threads.gathered:
+            news = self._threads.news
+            self._changed.release()
+            try:
+                if not self._turns.take():
+                    self._stall(news)
+            except BaseException as error:  # Ctrl-C, or a mistake of the emulator
+                self._ended(device, error)
+                raise
+            finally:
+                self._changed.acquire()
 
-    def _run(self, running: _Running) -> None:
-        machine, live = running.machine, running.machine.liveness
-        if running.changes != self._changes:  # others have changed memory
-            machine.progress += 1
-            live.futile_polls = 0
-            live.renew()
-        before = machine.changes, machine.progress, live.futile_polls
-        machine.quantum = SHORT if running.idle else LONG
-        running.turn = self._turns
-        try:
-            running.stuck = next(running.rounds)
-        except StopIteration:
-            running.over = True
-            with self._changed:
-                self._changed.notify_all()
-        except EmulationError as error:
-            error.where = f"device {running.device}" + (error.where and f", {error.where}")
-            running.over, running.error = True, error
-            with self._changed:
-                self._fail(running.device, error)
-        if machine.changes != before[0]:
-            live.futile_polls = running.idle = 0
-            self._changes += 1
-        elif machine.progress == before[1] or live.futile_polls > before[2]:
-            running.idle += 1
-        running.changes = self._changes
-
-    def _stall(self, live: list[_Running], news: float) -> None:
+    def _stall(self, news: float) -> None:
         """Nothing can go on, unless a thread launches something, or copies."""
         with self._changed:
-            if news != self._news:
+            if news != self._threads.news:
                 return
-            if not self._nobody_comes():
+            if not self._threads.nobody_comes:
                 self._changed.wait(GRACE)
                 return
-            found = []
+            found, live = [], self._turns.live
             for running in live:
                 try:
                     text = str(running.machine.residents.deadlock())
@@ -399,15 +298,11 @@ class Together:
                 found.append(f"device {running.device}: {text}")
             found += [
                 f"device {device}: stream {number} of copies {stream.steps[0].why}"
-                for (device, number), stream in self.streams.items()
+                for (device, number), stream in self._turns.streams.items()
                 if stream.steps
             ]
             found += [f"device {device}: waits for the others" for device in sorted(self._meeting)]
-            away = {
-                device
-                for device, threads in self._of_device.items()
-                if any(self._away[thread] is not None for thread in threads)
-            }
+            away = self._threads.devices_away
             found += [
                 f"device {device}: its thread has launched nothing for {PATIENCE:.0f} s"
                 if device in away

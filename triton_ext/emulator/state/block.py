@@ -10,7 +10,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.state.agents import BlockAgents, agent_name, agents_of_block
 from triton_ext.emulator.state.barriers import ClusterBarrier, MBarrier, NamedBarrier
-from triton_ext.emulator.state.buffers import Buffer
+from triton_ext.emulator.state.buffers import Buffer, source_line
 from triton_ext.emulator.state.checks import DEFAULT_CHECKS, Checks
 from triton_ext.emulator.state.clocks import Agents, Clock, Clocks, Foreign
 from triton_ext.emulator.state.in_flight import PairAllocation, UnderWay
@@ -55,6 +55,7 @@ class Launch:
         history: a `triton_ext.emulator.units.history.History`, or None.
         allocated: gives what the kernel has allocated in shared and tensor memory, if known.
         binary: the cubin that ptxas made of it, if known.
+        permutations: gives what `permuted_stores` says of the kernel, if known.
     """
 
     storage: Storage
@@ -73,11 +74,22 @@ class Launch:
     history: Any = None
     allocated: Callable[[], Sequence[Buffer]] = tuple
     binary: bytes | None = None
+    permutations: Callable[[], Mapping[str, str]] = dict
 
     @functools.cached_property
     def buffers(self) -> Sequence[Buffer]:
         """The same."""
         return self.allocated()
+
+    @functools.cached_property
+    def _permuted(self) -> Mapping[str, str]:
+        return self.permutations() if self.checks.layouts else {}
+
+    def misread(self, at: Instruction | None) -> str:
+        """How a TMA store takes its tile in another layout than it is written in; "" if it does
+        not, as far as is known."""
+        source = at.source if at is not None and self._permuted else None
+        return self._permuted.get(source_line(source.file, source.line), "") if source else ""
 
     @property
     def buffers_start(self) -> int:
@@ -215,7 +227,7 @@ class Gpu(ABC):
     Attributes:
         launch: what is running.
         target: what the kernel was compiled for.
-        observer: told of what happens, or None.
+        observer: told of what happens.
         fenced: whether the program, or what its authors wrote it in, has tcgen05.fence.
         options: what is asked of the run.
         steps: instructions executed so far: the clock that a kernel can read.
@@ -232,7 +244,7 @@ class Gpu(ABC):
         self,
         launch: Launch,
         target: Target,
-        observer: AccessObserver | None,
+        observer: AccessObserver,
         fenced: bool,
         options: Options,
     ) -> None:
@@ -372,8 +384,7 @@ class Cta:
         shared.excused = functools.partial(_excused, self)
         shared.undefined = cluster.unwritten_loads.fault
         self.undefined = UndefinedRegisters(self.threads, cluster.unwritten_loads)
-        if self.machine.observer is not None:
-            shared.moved = functools.partial(self.machine.observer.moved, self)
+        shared.moved = functools.partial(self.machine.observer.moved, self)
         self.local = LocalMemory(self.threads, storage.local_bytes)
         self.barriers: dict[int, NamedBarrier] = {}
         self.mbarriers: dict[int, MBarrier] = {}

@@ -121,7 +121,7 @@ class SharedMemory(SharedBytes):
             raise SynchronizationFault(
                 f"shared address {address:#x} is written, and was read by"
                 f" {self.agent_name(loader)}, and nothing orders that read before (a barrier)"
-                f"{self.describe(address)}{self.clocks.missing.culprit(loader, event)}"
+                f"{self.describe(address)}{self.clocks.missing.culprit(loader, event, read=True)}"
             )
 
     def check_reads_fenced(self, start: int, size: int, clock: Clock, name: str) -> None:
@@ -147,13 +147,14 @@ class SharedMemory(SharedBytes):
         late = loads > clock.seen[loaders][:, None]
         if np.count_nonzero(late):
             row, chunk = (int(n) for n in np.argwhere(late)[0])
+            loader, event = int(loaders[row]), int(loads[row, chunk])
             first = chunks.start + chunk if isinstance(chunks, slice) else int(chunks[chunk])
             raise SynchronizationFault(
                 f"shared address {first * GRANULE:#x} is written by {name}, and may still be read"
-                f" by {self.agent_name(int(loaders[row]))}: nothing orders its read before (an"
+                f" by {self.agent_name(loader)}: nothing orders its read before (an"
                 " arrival at the mbarrier that the copy waits for, or a barrier)"
                 f"{self.describe(first * GRANULE)}"
-                f"{self.clocks.missing.culprit(int(loaders[row]), int(loads[row, chunk]))}"
+                f"{self.clocks.missing.culprit(loader, event, read=True)}"
             )
 
     def store(
@@ -237,8 +238,7 @@ class SharedMemory(SharedBytes):
         event = self.clocks.unit_event(unit)
         self.read.put(offsets, width, stamp(event, unit))
         self._loads.put_unit(unit, offsets >> 4, event)
-        if self.moved is not None:
-            self.moved(name, "load", len(offsets) * width)
+        self.moved(name, "load", len(offsets) * width)
         return self._bytes(offsets, width)
 
     def load_pieces(
@@ -260,8 +260,7 @@ class SharedMemory(SharedBytes):
         self.read.fill(pieces, stamp(event, unit))
         self._loads.put_unit(unit, pieces, event)
         found: Bytes = self.data.view(ACCESS_TYPES[GRANULE])[pieces].view(np.uint8)
-        if self.moved is not None:
-            self.moved(name, "load", len(found))
+        self.moved(name, "load", len(found))
         return found.reshape(-1, GRANULE), written
 
     def _not_seen(self, offsets: Offsets, written: Numbers, clock: Clock, name: str) -> None:
@@ -298,8 +297,7 @@ class SharedMemory(SharedBytes):
         event = self.clocks.unit_event(unit)
         self._set(offsets, values)
         self.written.put(offsets, width, stamp(event, unit))
-        if self.moved is not None:
-            self.moved(name, "store", values.size)
+        self.moved(name, "store", values.size)
 
     # ---------------------------------------------------------- atomic operations
 
@@ -361,8 +359,7 @@ class SharedMemory(SharedBytes):
         self._check_loads(here, clock, name)
         self.data[start : start + size] = values
         self.written.fill(here, stamp(self.clocks.unit_event(unit), unit))
-        if self.moved is not None:
-            self.moved(name, "store", size)
+        self.moved(name, "store", size)
 
     def hold(self, offset: int, agent: int, event: int) -> None:
         """The 8 bytes at `offset` become an mbarrier, initialised by `agent` as `event`.

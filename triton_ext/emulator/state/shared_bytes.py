@@ -53,7 +53,7 @@ class SharedBytes:
         self.unread: dict[int, Instruction | None] = {}
         self._undefined: tuple[Numbers, Origins] | None = None
 
-    moved: Callable[[str, str, int], None] | None = None
+    moved: Callable[[str, str, int], None] = staticmethod(lambda *_: None)
     """Told of what asynchronous units move: their name, "load" or "store", and how many bytes."""
 
     undefined: Callable[[int, str], UninitializedRead]

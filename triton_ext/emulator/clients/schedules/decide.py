@@ -122,7 +122,7 @@ class _Question:
     def over(self) -> bool:
         return self.runs >= MOST_RUNS or time.monotonic() > self.deadline
 
-    def _again(self, schedule: Choosing | Guided, observer: Observer | None) -> Machine:
+    def _again(self, schedule: Choosing | Guided, observer: Observer) -> Machine:
         """The launch under another schedule, with the memory as it was before."""
         first = self.machine
         self.memory.restore()
@@ -186,8 +186,7 @@ def decide(machine: Machine, run: Callable[[Machine], None], launch: int = 0) ->
     began = time.monotonic()
     judged = _Judged()
     recorder, memory = Recorder(judged.cluster), Memory(machine.launch.memory)
-    own = () if machine.observer is None else (machine.observer,)
-    machine.observer = combined([*own, recorder])
+    machine.observer = combined([machine.observer, recorder])
     machine.options.failing = peeks(machine.program)
     run(machine)
     for each in recorder.clusters.values():
