@@ -321,7 +321,10 @@ def row_of(program: Program, folder: Path, made: Path) -> dict[str, Any]:
 
 def cut(verdict: str) -> str:
     """A fault without the places that its message names."""
-    place = r" 0x[0-9a-f]+( \(.*?\))?| at /\S+|; there lies .*?(?=; |$)| by warp.*?(?=[,;:]|$)"
+    place = (
+        r" 0x[0-9a-f]+( \(.*?\))?| of block \d+ of the cluster| at /\S+"
+        r"|; there lies .*?(?=; |$)| by warp.*?(?=[,;:]|$)"
+    )
     return re.sub(place, "", verdict)
 
 
