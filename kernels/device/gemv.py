@@ -247,12 +247,12 @@ def left_parts(sums, parts, counter, split, splits):
     for first in range(0, gl.where(is_last, splits, 0), PARTS):
         added = ()  # what is asked for of all sums before any of it is waited for
         for i in gl.static_range(len(sums)):
-            total = made[i]
+            total = gl.zeros_like(sums[i])
             for part in gl.static_range(PARTS):
                 each = first + part
                 where = parts + (each * len(sums) + i) * SIZE + inside
                 total += gl.load(where, mask=each < splits, other=0.0, cache_modifier=".cg")
-            added += (total,)
+            added += (made[i] + total,)
         made = added
     return made, is_last
 
