@@ -38,7 +38,7 @@ import triton_ext
 from benchmarks import harness
 from benchmarks.experts import error_of
 from benchmarks.harness import Row, Table
-from benchmarks.row_order import in_three_launches, routed
+from benchmarks.row_order import in_three_launches, routed, with_copies
 from triton_ext.ops.replay import graph_of, replayed_seconds, warm_up
 
 PROMPT = (4, 1024)
@@ -85,16 +85,7 @@ def experts(self: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         x: (tokens, K).
         chosen, weights: (tokens, experts of each).
     """
-    tokens, each = chosen.shape
-    sorted_by_expert, order = chosen.flatten().sort()
-    each_expert = torch.arange(self.num_experts, device=x.device)
-    offs = torch.searchsorted(sorted_by_expert, each_expert, right=True, out_int32=True)
-    rows = x[order // each]
-    inner = triton_ext.grouped_mm(rows, self.gate_up_proj.mT, offs, activation="swiglu")
-    made = triton_ext.grouped_mm(inner, self.down_proj.mT, offs)
-    back = torch.empty_like(made)
-    back[order] = made * weights.flatten()[order, None].to(made.dtype)
-    return back.view(tokens, each, -1).sum(1)
+    return with_copies(routed(x, self.gate_up_proj.mT, self.down_proj.mT, chosen, weights))
 
 
 def experts_in_order(self: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:

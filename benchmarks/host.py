@@ -30,9 +30,8 @@ BLOCK = 100
 class Launcher:
     """In place of `triton_ext.compat.DirectLaunch`: functions in C that do nothing of the kind."""
 
-    fixed = (None,) * 11
     current_stream = abs
-    start = "".format
+    __call__ = "".format
 
     def tensor_map(self, *arguments: Any) -> object:
         """A map that nothing reads."""
@@ -57,7 +56,7 @@ def imagine_a_gpu() -> None:
         checks: {"require_gpu": lambda device: gpu, "find_gpu": lambda device: gpu},
         overrides: {
             "require_gpu": lambda device: gpu,
-            "find_gpu": lambda device: gpu,
+            "offers": lambda device: True,
             "active_emulator": lambda: gpu,
         },
         plans: {"_current_gpu": lambda: -1, "_new_on_gpu": plans._new_on_host},

@@ -61,14 +61,9 @@ def launched_by_jit(m: int, n: int, k: int, config: KernelSpec) -> Product:
 
     plan = launch_plan(config, m, n, k, torch.cuda.get_device_properties())
     workspace = torch.zeros(max(16, plan.workspace_bytes), dtype=torch.uint8, device="cuda")
-    tiles = {"a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile}
-    if plan.edge_tile is not None:
-        tiles["edge_desc"] = plan.edge_tile
-    if plan.last_tile is not None:
-        tiles["last_desc"] = plan.last_tile
     # Made before what is timed; `launch_arguments` would make them for each call.
-    layouts = {name: to_gluon(tile.tma_encoding) for name, tile in tiles.items()}
-    blocks = {name: list(tile.tma_shape) for name, tile in tiles.items()}
+    layouts = {name: to_gluon(tile.tma_encoding) for name, tile in plan.tiles.items()}
+    blocks = {name: list(tile.tma_shape) for name, tile in plan.tiles.items()}
 
     def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         out = a.new_empty((m, n))
@@ -76,7 +71,7 @@ def launched_by_jit(m: int, n: int, k: int, config: KernelSpec) -> Product:
                     "edge_desc": a if config.tile.swap_ab else b}  # fmt: skip
         arguments: dict[str, Any] = {
             name: TensorDescriptor.from_tensor(matrices[name], blocks[name], layouts[name])
-            for name in tiles
+            for name in plan.tiles
         }
         arguments |= {"workspace": workspace, "group": plan.group}
         plan.launch(arguments)

@@ -19,7 +19,7 @@ from benchmarks.units.case import SMS, Case
 from benchmarks.units.copies import ring, stores, tma
 from benchmarks.units.instructions import EXPONENTIAL, MMA, simple
 from benchmarks.units.memory import chase, streaming
-from benchmarks.units.products import power, wgmma
+from benchmarks.units.products import wgmma
 from benchmarks.units.signals import FAR, RELEASE, barrier_round_trip, one_way, sends
 
 
@@ -108,12 +108,6 @@ def cases() -> Iterator[Case]:
         for blocks in (SMS, 2 * SMS):
             yield streaming(blocks, megabytes, store=False)
             yield streaming(blocks, megabytes, store=True)
-    for n, pause in itertools.product((64, 128, 256), (0, 1000, 4000)):
-        yield power(n, pause)
-    yield power(256, random=False)
-    for n, source in itertools.product((0, 128, 256), ("L2", "memory")):
-        yield power(n, 0 if n else 4000, source)
-    yield power(0, 4000)
 
 
 TABLE = Table(
@@ -121,7 +115,7 @@ TABLE = Table(
     ("which", "<62", lambda row: ", ".join(
         f"{k} {v}" for k, v in row.items()
         if k not in ("case", "repeats", "cycles", "nanoseconds", "bytes_per_second",
-                     "bytes_per_cycle", "slowest", "beside"))),
+                     "bytes_per_cycle", "slowest"))),
     ("cycles", ">10.2f", "cycles"),
     ("bytes/cycle", ">12.2f", "bytes_per_cycle"),
     ("bytes/s", ">12.3g", "bytes_per_second"),
@@ -137,8 +131,7 @@ def rows(only: str, emulate: bool) -> Iterator[Row]:
     for case in cases():
         if not any(part in case.name for part in only.split(",")):
             continue
-        once = emulate or case.watched
-        runs = [case.row(emulate) for _ in range(1 if once else 3)]
+        runs = [case.row(emulate) for _ in range(1 if emulate else 3)]
         yield runs[0] | {"cycles": statistics.median(run["cycles"] for run in runs)}
 
 

@@ -4,13 +4,15 @@
 
 Full width, few layers, random weights in bf16, no language head. Both sides take turns, of several
 calls each, in a drop-in or with none installed; each call is waited for, and the median of all but
-the first of each turn counts: a model's time, with the host's where it shows.
+the first of each turn counts: a model's time, with the host's where it shows. "fused" is the time
+of plain torch over that after `triton_ext.fuse_activations`, within the drop-in, too.
 The products of a row are those of a profiled eager call: their device time beside the row's time by
 plain torch, and what each takes on either side.
 """
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -81,19 +83,19 @@ VOCABULARY = 32768
 
 
 class Case(NamedTuple):
-    """A step of a model, made by plain torch and with the drop-in.
+    """A step of a model.
 
     Attributes:
         step: what is done.
         mode: "eager", "compiled" or "graph".
-        plain, ours: run it once; ours is run within a drop-in.
+        sides: run it once: "plain" by torch, "ours" within a drop-in, "fused" there after
+            `triton_ext.fuse_activations`, of models that it changes.
         profiled: the step in eager mode, whose products are listed.
     """
 
     step: str
     mode: str
-    plain: Step
-    ours: Step
+    sides: dict[str, Step]
     profiled: Step
 
 
@@ -132,11 +134,13 @@ def _trained(model: Any, inputs: dict[str, torch.Tensor]) -> None:
     model(**inputs).last_hidden_state.square().mean().backward()
 
 
-def _graphed(step: Step) -> tuple[Step, Step]:
-    """A step's graph, and that with the drop-in."""
-    plain = graph_of(lambda _: step(), 1)
-    ours = graph_of(lambda _: _dropped_in(step), 1)
-    return plain.replay, ours.replay
+def _graphed(steps: dict[str, Step]) -> dict[str, Step]:
+    """The graph of each side's step."""
+
+    def graphed(name: str, step: Step) -> Step:
+        return graph_of(lambda _: step() if name == "plain" else _dropped_in(step), 1).replay
+
+    return {name: graphed(name, step) for name, step in steps.items()}
 
 
 def _decoding(model: Any, batch: int) -> Step:
@@ -149,6 +153,11 @@ def _decoding(model: Any, batch: int) -> Step:
     return partial(_forward, model, {"input_ids": tokens[:, :1], "past_key_values": cache})
 
 
+def _forwards(models: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Step]:
+    """The step of each side's model."""
+    return {side: partial(_forward, model, inputs) for side, model in models.items()}
+
+
 def cases(name: str) -> Iterator[Case]:
     """The steps of a family."""
     family = FAMILIES[name]
@@ -158,24 +167,30 @@ def cases(name: str) -> Iterator[Case]:
     forward = "prefill" if is_text else "forward"
     sizes = [(1, 128), (1, 2048), (4, 1024)] if is_text else [(1, 0), (8, 0)]
     model.eval()
+    models = {"plain": model, "ours": model}
+    fused = copy.deepcopy(model)
+    if triton_ext.fuse_activations(fused):
+        models["fused"] = fused
     for batch, tokens in sizes:
         title = f"{forward} {batch}x{tokens}" if tokens else f"{forward} {batch}"
-        step = partial(_forward, model, _inputs(family, batch, tokens))
-        yield Case(title, "eager", step, step, step)
+        inputs = _inputs(family, batch, tokens)
+        steps = _forwards(models, inputs)
+        yield Case(title, "eager", steps, steps["ours"])
         if name in COMPILED:
-            made = partial(_forward, torch.compile(model), _inputs(family, batch, tokens))
-            yield Case(title, "compiled", made, made, step)
+            made = {each: torch.compile(each) for each in models.values()}
+            compiled = _forwards({side: made[each] for side, each in models.items()}, inputs)
+            yield Case(title, "compiled", compiled, steps["ours"])
         if family.graphs:
-            yield Case(title, "graph", *_graphed(step), step)
+            yield Case(title, "graph", _graphed(steps), steps["ours"])
     if is_text and family.graphs:
         for batch in (1, 16):
-            token = _decoding(model, batch)
-            yield Case(f"decode {batch}", "graph", *_graphed(token), token)
+            steps = {side: _decoding(each, batch) for side, each in models.items()}
+            yield Case(f"decode {batch}", "graph", _graphed(steps), steps["ours"])
     model.train()
     batch, tokens = sizes[-1]
     training = partial(_trained, model, _inputs(family, batch, tokens))
     title = f"train {batch}x{tokens}" if tokens else f"train {batch}"
-    yield Case(title, "eager", training, training, training)
+    yield Case(title, "eager", {"plain": training, "ours": training}, training)
 
 
 def _waited(step: Step) -> float:
@@ -186,16 +201,16 @@ def _waited(step: Step) -> float:
     return time.perf_counter() - begin
 
 
-def timed(case: Case, rounds: int) -> tuple[float, float]:
-    """The median seconds of plain torch and of ours."""
-    found: tuple[list[float], list[float]] = ([], [])
+def timed(case: Case, rounds: int) -> dict[str, float]:
+    """The median seconds of each side."""
+    found: dict[str, list[float]] = {name: [] for name in case.sides}
     for turn in range(-1, -(-rounds // (TURN - 1))):
-        for i in (0, 1) if turn % 2 else (1, 0):
-            with triton_ext.drop_in() if i else nullcontext():
-                spent = [_waited((case.plain, case.ours)[i]) for _ in range(TURN)]
+        for name, step in [*case.sides.items()][:: -1 if turn % 2 else 1]:
+            with nullcontext() if name == "plain" else triton_ext.drop_in():
+                spent = [_waited(step) for _ in range(TURN)]
             if turn >= 0:
-                found[i].extend(spent[1:])
-    return statistics.median(found[0]), statistics.median(found[1])
+                found[name].extend(spent[1:])
+    return {name: statistics.median(each) for name, each in found.items()}
 
 
 def products(step: Step) -> dict[str, tuple[int, float]]:
@@ -217,14 +232,16 @@ def measured(rounds: int, only: str) -> Iterator[Row]:
     """The rows of the table."""
     for name in FAMILIES if only == "all" else [only]:
         for case in cases(name):
-            plain, ours = timed(case, rounds)
+            seconds = timed(case, rounds)
+            plain = seconds["plain"]
             theirs = products(case.profiled)
             mine = products(partial(_dropped_in, case.profiled))
             largest = sorted(theirs, key=lambda title: -theirs[title][1])[:SHOWN]
             spent = sum(seconds for _, seconds in theirs.values())
             yield {
-                "model": name, "step": case.step, "mode": case.mode, "plain": plain, "ours": ours,
-                "ratio": plain / ours,
+                "model": name, "step": case.step, "mode": case.mode, **seconds,
+                "ratio": plain / seconds["ours"],
+                "fused_ratio": plain / seconds["fused"] if "fused" in seconds else None,
                 "share": spent / plain,
                 "gain": spent / max(1e-9, sum(mine[title][1] for title in theirs if title in mine)),
                 "products": {
@@ -238,6 +255,7 @@ TABLE = Table(
     ("model", "<15", "model"), ("step", "<17", "step"), ("mode", "<10", "mode"),
     ("torch, ms", ">10.3f", lambda row: 1e3 * row["plain"]),
     ("ours, ms", ">10.3f", lambda row: 1e3 * row["ours"]), ("ratio", ">8.3f", "ratio"),
+    ("fused", ">8", lambda row: format(row["fused_ratio"], ".3f") if row["fused_ratio"] else "-"),
     ("products' share", ">17.2f", "share"), ("their gain", ">12.3f", "gain"),
 )  # fmt: skip
 

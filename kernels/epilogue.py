@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ACTIVATIONS = ("relu", "gelu", "silu")
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 GATE_ACTIVATIONS = ("clamped_silu",)
 """Those of gates alone: x, at most `CLAMPED_LIMIT`, times the logistic function of `CLAMPED_SLOPE`
 times that; and up, clamped to +-`CLAMPED_LIMIT`, plus 1 (GPT-OSS, ``gpt_oss/torch/model.py``,
 ``swiglu``)."""
 CLAMPED_LIMIT, CLAMPED_SLOPE = 7.0, 1.702
+TANH_CUBIC, TANH_SCALE = 0.044715, 1.5957691216057308
+"""The factors of x^3, and of twice the argument of the tangent, sqrt(8 / pi), in PyTorch's
+approximation of gelu (``torch.nn.GELU``)."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +23,8 @@ class EpilogueSpec:
 
     Args:
         bias: add a vector of N elements to each row of C; groups of rows have one each.
-        activation: apply "relu", "gelu" (with erf) or "silu" last; or, to a gate, "clamped_silu"
-            (`GATE_ACTIVATIONS`).
+        activation: apply "relu", "gelu" (with erf), "gelu_tanh" or "silu" last; or, to a gate,
+            "clamped_silu" (`GATE_ACTIVATIONS`).
         a_scales, b_scales: multiply with a scale of A ("one" for all, "each" row its own), of B
             ("one", or "each" column its own).
         alpha: multiply with a number.

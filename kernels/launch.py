@@ -61,14 +61,14 @@ class LaunchPlan:
         kernel: the Gluon kernel.
         grid: in clusters, as Triton counts (a cluster of ``num_ctas`` thread blocks is one).
         arguments: names of the run-time arguments, in the compiled kernel's order. ``a_desc``,
-            ``b_desc``, ``c_desc``: TMA descriptors of A, B and C with the boxes below, the
+            ``b_desc``, ``c_desc``: TMA descriptors of A, B and C with the boxes of `tiles`, the
             contiguous dimension last; if A and B are swapped, so are these.
             ``edge_desc``: of the right operand once more, with the box of the edge of its tile.
-            ``last_desc``: of C, with the box of `last_tile`.
+            ``last_desc``: of C, with the box of a block's last tile.
             ``c0_desc``: as ``c_desc``, for the residual.
             ``own_desc``, ``flags``, ``counters``, ``late``, ``first_chunk``, ``ranks``: see
             `triton_ext.kernels.device.peers.Peers`.
-            ``left_scales``, ``right_scales``: the block scales, with the boxes of `scale_tiles`.
+            ``left_scales``, ``right_scales``: the block scales.
             ``group``, ``piece_rows``: the attributes.
             ``left_step``, ``right_step``: of the operands' fp32 scales, see `ScaleMatrix` in
             `triton_ext.kernels.device.fp32_scales`.
@@ -81,10 +81,7 @@ class LaunchPlan:
             each row of C. ``alpha``, ``beta``: floats.
         constants: compile-time arguments.
         options: compilation options.
-        a_tile, b_tile, c_tile, edge_tile, last_tile: their ``tma_shape`` and ``tma_encoding`` are
-            those of the descriptors.
-        own_tile: of ``own_desc``, if there is one.
-        scale_tiles: of the left and the right operand's scales, if they are block-scaled.
+        tiles: of each descriptor, whose box is its tile's ``tma_shape`` in its ``tma_encoding``.
         group: how many rows of tiles run together (`kernels/device/scheduler.py`).
         piece_rows: how many rows of tiles travel together (`kernels/device/peers.py`).
         workspace_bytes: 0 if there is none. It must be zero before the first launch; every launch
@@ -96,15 +93,9 @@ class LaunchPlan:
     arguments: tuple[str, ...]
     constants: Mapping[str, Any]
     options: Mapping[str, Any]
-    a_tile: TileLayouts
-    b_tile: TileLayouts
-    c_tile: TileLayouts
+    tiles: Mapping[str, TileLayouts]
     group: int
-    edge_tile: TileLayouts | None = None
-    last_tile: TileLayouts | None = None
-    scale_tiles: tuple[TileLayouts, TileLayouts] | None = None
     workspace_bytes: int = 0
-    own_tile: TileLayouts | None = None
     piece_rows: int = 0
 
     def launch(self, arguments: Mapping[str, Any]) -> Any:
@@ -165,7 +156,6 @@ def launch_plan(
     Raises:
         LayoutError: this Triton lacks what the kernel takes, or it has too few `loaded_rows`.
     """
-    layouts = spec.layouts
     grid, group, piece_rows, workspace = _shape_of(spec, m, n, device_properties, batch)
     return LaunchPlan(
         kernel=_InBoxes(kernel_for(spec), spec) if box_sizes(spec) else kernel_for(spec),
@@ -173,24 +163,25 @@ def launch_plan(
         arguments=argument_names(spec),
         constants=_constants(spec),
         options=compilation_options(spec),
-        a_tile=layouts.a,
-        b_tile=layouts.b,
-        c_tile=layouts.c,
+        tiles=tiles_of(spec),
         group=group,
-        edge_tile=layouts.edge,
-        last_tile=layouts.last,
-        scale_tiles=layouts.scales,
         workspace_bytes=workspace,
-        own_tile=_own_tile(spec),
         piece_rows=piece_rows,
     )
 
 
-def _own_tile(spec: KernelSpec) -> TileLayouts | None:
-    """That of a rank's own chunk, of A or of C."""
-    if spec.product.collective is None:
-        return None
-    return spec.layouts.a if spec.product.collective == "gather" else spec.layouts.c
+def tiles_of(spec: KernelSpec) -> dict[str, TileLayouts]:
+    """The tile that each descriptor of a kernel copies, by the argument's name."""
+    layouts = spec.layouts
+    left_scales, right_scales = layouts.scales or (None, None)
+    tiles = {
+        "a_desc": layouts.a, "b_desc": layouts.b, "c_desc": layouts.c, "c0_desc": layouts.c,
+        "own_desc": layouts.a if spec.product.collective == "gather" else layouts.c,
+        "edge_desc": layouts.edge, "last_desc": layouts.last, "left_scales": left_scales,
+        "right_scales": right_scales,
+    }  # fmt: skip
+    found = ((name, tiles.get(name)) for name in argument_names(spec))
+    return {name: tile for name, tile in found if tile is not None}
 
 
 def _tiles_of(
@@ -351,20 +342,15 @@ def launch_arguments(
         others: the arguments that are no descriptor of these, of those that the plan has.
     """
     product = spec.product
-    stored = {
-        "a": a if product.a_major == "K" else a.mT, "b": b.mT if product.b_major == "K" else b
-    }  # fmt: skip
-    tiles: dict[str, tuple[Any, Any]] = {
-        "a_desc": (stored["a"], plan.a_tile),
-        "b_desc": (stored["b"], plan.b_tile),
-        "c_desc": (c, plan.c_tile),
-        "edge_desc": (stored["a" if spec.tile.swap_ab else "b"], plan.edge_tile),
-        "last_desc": (c, plan.last_tile),
+    a = a if product.a_major == "K" else a.mT
+    b = b.mT if product.b_major == "K" else b
+    stored = {"a_desc": a, "b_desc": b, "c_desc": c, "last_desc": c,
+              "edge_desc": a if spec.tile.swap_ab else b}  # fmt: skip
+    others |= {
+        name: descriptor(stored[name], plan.tiles[name]) for name in stored & plan.tiles.keys()
     }
     others |= {"group": plan.group, "piece_rows": plan.piece_rows}
-    return {
-        name: descriptor(*tiles[name]) if name in tiles else others[name] for name in plan.arguments
-    }
+    return {name: others[name] for name in plan.arguments}
 
 
 def compiled_arguments(plan: LaunchPlan, arguments: Mapping[str, Any]) -> list[Any]:
@@ -487,7 +473,7 @@ def compile_matmul(spec: KernelSpec, constants: dict[str, Any] | None = None) ->
 
 def _argument_types(spec: KernelSpec) -> dict[str, str]:
     """The types of a kernel's arguments, in Triton's notation."""
-    product, layouts = spec.product, spec.layouts
+    product = spec.product
     bias = TRITON_TYPES.get(product.bias_type, product.bias_type)
     types = {"workspace": "*u8", "bias": f"*{bias}", "a_scale": "*fp32",
              "b_scale": "*fp32", "offs": "*i32", "a_blocks": "*fp32", "b_blocks": "*fp32",
@@ -500,22 +486,14 @@ def _argument_types(spec: KernelSpec) -> dict[str, str]:
     types |= {
         name: f"*{TRITON_TYPES.get(kind, kind)}" for name, kind in (("a", a_type), ("c", c_type))
     }
-    tiles: dict[str, tuple[TileLayouts | None, str]] = {
-        "a_desc": (layouts.a, a_type),
-        "b_desc": (layouts.b, b_type),
-        "c_desc": (layouts.c, c_type),
-        "c0_desc": (layouts.c, c_type),
-        "own_desc": (_own_tile(spec), a_type if product.collective == "gather" else c_type),
-        "edge_desc": (layouts.edge, right_type),
-        "last_desc": (layouts.last, c_type),
-    }
-    if product.scaling is not None and layouts.scales is not None:
-        scales = ((tile, product.scaling.scale) for tile in layouts.scales)
-        tiles |= zip(("left_scales", "right_scales"), scales, strict=True)
-    for name, (tile, element_type) in tiles.items():
-        if tile is not None:
-            block = ", ".join(map(str, tile.tma_shape))  # as Triton's JIT writes it
-            layout = to_gluon(tile.tma_encoding)
-            element = TRITON_TYPES.get(element_type, element_type)
-            types[name] = f"tensordesc<{element}[{block}],{layout!r}>"
+    elements = {
+        "a_desc": a_type, "b_desc": b_type, "edge_desc": right_type,
+        "own_desc": a_type if product.collective == "gather" else c_type,
+    }  # fmt: skip
+    if product.scaling is not None:
+        elements |= dict.fromkeys(("left_scales", "right_scales"), product.scaling.scale)
+    for name, tile in tiles_of(spec).items():
+        block = ", ".join(map(str, tile.tma_shape))  # as Triton's JIT writes it
+        layout, kind = to_gluon(tile.tma_encoding), elements.get(name, c_type)
+        types[name] = f"tensordesc<{TRITON_TYPES.get(kind, kind)}[{block}],{layout!r}>"
     return types

@@ -233,11 +233,7 @@ def _check_fp32_blocks(product: ProductSpec, tile: PersistentTile) -> None:
     if not product.fp32_accumulation and tile.arch == 90:
         raise LayoutError("fp32_accumulation", False, "must be True: sums are scaled when added")
     rule = "with fp32 scales of 128 elements along K"
-    if tile.block_k != FP32_SCALE_BLOCK:
-        raise LayoutError("block_k", tile.block_k, f"must be {FP32_SCALE_BLOCK} {rule}")
-    for name in ("cluster_n", "cluster_k"):
-        if getattr(tile, name) != 1:
-            raise LayoutError(name, getattr(tile, name), f"must be 1 {rule}")
+    _check_fields(tile, {"block_k": FP32_SCALE_BLOCK, "cluster_n": 1, "cluster_k": 1}, rule)
     if tile.arch == 100 and tile.columns > MOST_PROMOTED_COLUMNS:
         wide = "block_m" if tile.swap_ab else "block_n"
         most = f"must be at most {MOST_PROMOTED_COLUMNS} {rule}, as sums are in registers"
@@ -251,10 +247,7 @@ def _check_groups(product: ProductSpec, epilogue: EpilogueSpec, tile: Persistent
     majors = {"M": ("a_major", "K"), "rows": ("a_major", "K"), "N": ("b_major", "K")}
     along_k = {"a_major": "MN", "b_major": "MN"}
     wanted = along_k if product.groups == "K" else dict([majors[product.groups]])
-    for name, major in wanted.items():
-        if getattr(product, name) != major:
-            rule = f"must be {major}: groups along {product.groups} begin anywhere"
-            raise LayoutError(name, getattr(product, name), rule)
+    _check_fields(product, wanted, f"as groups along {product.groups} begin anywhere")
     if epilogue.bias and product.groups not in ("M", "rows"):
         rule = f"must be False of groups along {product.groups}: a group has one for its columns"
         raise LayoutError("bias", True, rule)
@@ -268,9 +261,7 @@ def _check_groups(product: ProductSpec, epilogue: EpilogueSpec, tile: Persistent
         legal |= {"cluster_m": 1, "sharing_consumers": 1, "units": 1}
     if product.gathered:
         legal |= {"cluster_m": 1}
-    for name, value in legal.items():
-        if getattr(tile, name) != value:
-            raise LayoutError(name, getattr(tile, name), f"must be {value} of products of groups")
+    _check_fields(tile, legal, "of products of groups")
 
 
 def _check_gated(product: ProductSpec, tile: PersistentTile) -> None:
@@ -281,12 +272,10 @@ def _check_gated(product: ProductSpec, tile: PersistentTile) -> None:
         "swap_ab": False, "cluster_n": 1, "cluster_k": 1, "split_k": 1, "units": 1,
         "last_through_pipeline": False,
     }  # fmt: skip
-    for name, value in legal.items():
-        if getattr(tile, name) != value:
-            raise LayoutError(name, getattr(tile, name), f"must be {value} of gated products")
-    if product.has_fp32_blocks and tile.cta_group != 1:
-        rule = "must be 1 of gated products with fp32 scales of 128 elements along K"
-        raise LayoutError("cta_group", tile.cta_group, rule)
+    _check_fields(tile, legal, "of gated products")
+    if product.has_fp32_blocks:
+        rule = "of gated products with fp32 scales of 128 elements along K"
+        _check_fields(tile, {"cta_group": 1}, rule)
     line = layouts_of(product, tile).b.encoding.swizzle_byte_width // product.element_bytes
     if product.b_major == "K" and tile.block_k > line and not product.interleaved:
         rule = f"must be at most {line} of gated products, a line of the swizzle"
@@ -390,6 +379,14 @@ def check_values(value: Any, legal: Values) -> None:
         found = getattr(value, name)
         if found not in values:
             raise LayoutError(name, found, f"must be one of {list(values)}")
+
+
+def _check_fields(value: Any, legal: Mapping[str, Any], rule: str) -> None:
+    """Raise LayoutError unless each field named has its only legal value, by a rule."""
+    for name, only in legal.items():
+        found = getattr(value, name)
+        if found != only:
+            raise LayoutError(name, found, f"must be {only} {rule}")
 
 
 def check_kinds(value: Any) -> None:

@@ -48,6 +48,16 @@ def buffer_bytes(product: ProductSpec, tile: PersistentTile) -> int:
     return rows * tile.c_columns * product.c_bytes // tile.cluster_k
 
 
+def scatter_bytes(product: ProductSpec, tile: PersistentTile) -> int:
+    """What it takes to know where the rows of a tile go, and their factors (`row_scatter`)."""
+    if not product.scattered:
+        return 0
+    rows = tile.rows // tile.sharing_consumers
+    if tile.swap_ab:
+        rows = 1 << (tile.columns - 1).bit_length()
+    return 2 * 4 * tile.consumers * rows
+
+
 def shared_memory_bytes(product: ProductSpec, tile: Tile) -> int:
     """What the tiles of A, B and C take, all stages, with `BARRIERS`.
 
@@ -59,7 +69,8 @@ def shared_memory_bytes(product: ProductSpec, tile: Tile) -> int:
         return max(operands, tile.block_m * tile.block_n * product.c_bytes) + BARRIERS
     c = tile.c_buffers * buffer_bytes(product, tile)
     exchanged = 4 * tile.rows * tile.columns if tile.cluster_k > 1 else 0
-    return tile.stages * stage_bytes(product, tile) + c + exchanged + BARRIERS
+    others = exchanged + scatter_bytes(product, tile) + BARRIERS
+    return tile.stages * stage_bytes(product, tile) + c + others
 
 
 def most_stages(product: ProductSpec, tile: PersistentTile) -> int:

@@ -26,9 +26,9 @@ from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import tma_box_shape
 from triton_ext.mlir.ir import Operation, Value
 from triton_ext.mlir.locations import Location
-from triton_ext.mlir.memory_flow import VIEWS, MemoryFlow
+from triton_ext.mlir.memory_flow import FORWARDING, MemoryFlow
 from triton_ext.mlir.module import MlirModule
-from triton_ext.mlir.operations import CONTROL_FLOW, MMAS, TMA_COPIES, CopyDirection
+from triton_ext.mlir.operations import MMAS, TMA_COPIES, CopyDirection
 from triton_ext.mlir.types import MemoryType, TensorType, tensor_type
 from triton_ext.passes.value_layouts import (
     alignment_of,
@@ -319,15 +319,6 @@ def _move_use(
     return MoveUse(operation, direction, tensor, memory, move)
 
 
-_FORWARDING = frozenset(
-    (
-        *VIEWS, *CONTROL_FLOW, "tt.call", "tt.return", "ttng.warp_group_dot_wait",
-        "ttg.local_dealloc",
-    )
-)  # fmt: skip
-"""Operations that touch no element of the memory that they take."""
-
-
 def _use(
     operation: Operation, index: int, memory: MemoryType, module: MlirModule, arch: int
 ) -> MmaUse | CopyUse | MoveUse | Operation:
@@ -357,7 +348,7 @@ def _uses(
     is_barrier = any(operation.name == _INIT_BARRIER for operation, _ in uses)
     for operation, index in uses:
         memory = module.memory(operation.operands[index])
-        if operation.name not in _FORWARDING and memory is not None:
+        if operation.name not in FORWARDING and memory is not None:
             yield operation if is_barrier else _use(operation, index, memory, module, arch)
 
 

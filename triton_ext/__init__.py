@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         bmm,
         drop_in,
         fixed_kernels,
+        fuse_activations,
         grouped_mm,
         inductor,
         linear,
@@ -62,6 +63,7 @@ __all__ = [
     "emulate",
     "emulator",
     "fixed_kernels",
+    "fuse_activations",
     "grouped_mm",
     "hardware",
     "inductor",
@@ -88,9 +90,9 @@ _begin()
 _draw_with(lambda value: importlib.import_module("triton_ext.render.notebook").html(value))
 
 _OPS = (
-    "addmm", "autotune", "batch_invariant", "bmm", "drop_in", "fixed_kernels", "grouped_mm",
-    "linear", "matmul", "measured_kernels", "quantize_128x128", "quantize_1x128",
-    "route", "scaled_grouped_mm", "scaled_mm",
+    "addmm", "autotune", "batch_invariant", "bmm", "drop_in", "fixed_kernels",
+    "fuse_activations", "grouped_mm", "linear", "matmul", "measured_kernels", "quantize_128x128",
+    "quantize_1x128", "route", "scaled_grouped_mm", "scaled_mm",
 )  # fmt: skip
 _MODULES = {
     **{name: f"triton_ext.{name}" for name in ("emulator", "hardware", "kernels", "passes")},

@@ -21,6 +21,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language.nvidia import blackwell, hopper
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 try:
@@ -54,6 +55,7 @@ SUMS_MAY_OVERLAP = TRITON_VERSION >= (3, 9)
 
 if TRITON_VERSION >= (3, 8):
     async_load, async_store = tma.async_load, tma.async_store
+    load_by_threads = async_copy.async_load
     store_to_cluster = hopper.async_store
     cluster_barrier = hopper.cluster.barrier
 
@@ -70,6 +72,7 @@ if TRITON_VERSION >= (3, 8):
 
 else:
     async_load, async_store = tma.async_copy_global_to_shared, tma.async_copy_shared_to_global
+    load_by_threads = async_copy.async_copy_global_to_shared
 
     @gluon.jit
     def store_to_cluster(tile, values, barrier):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.driver import run_on_gpu
-from benchmarks.gpu_state import GpuState, Watch
 from benchmarks.harness import Row
 from triton_ext.emulator import run_ptx
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
@@ -145,10 +143,6 @@ class Case:
         map: the boxes, if it takes a tensor map.
         bytes: what a repetition moves, in a block.
         cluster: blocks of a cluster.
-        beside: so many of the block's last threads do something else, whose cycles for a
-            repetition are told apart.
-        random: whether the tensor's elements are, between 0.5 and 2; else they are zeros.
-        watched: whether the board's power is read while it runs, which takes 0.3 s at least.
         ranks: which blocks of a cluster are measured; all if none is named.
     """
 
@@ -163,19 +157,11 @@ class Case:
     bytes: int = 0
     repeats: int = REPEATS
     cluster: int = 1
-    beside: int = 0
-    random: bool = False
-    watched: bool = False
     ranks: tuple[int, ...] = ()
 
-    def run(
-        self, emulate: bool, watch: contextlib.AbstractContextManager[Any]
-    ) -> np.ndarray[Any, Any]:
+    def run(self, emulate: bool) -> np.ndarray[Any, Any]:
         """Launch it: the stamps (blocks, threads, 4): clock and timer, begin and end; twice, as
         the first launch warms up.
-
-        Args:
-            watch: entered for the last launch.
         """
         repeats, grid = self.repeats, self.grid
         if emulate:
@@ -187,9 +173,6 @@ class Case:
             span = box.width if box.width == ROW_BYTES else box.span
             height = min(box.height, box.rows * FEW * FEW * 2) if emulate else box.height
             data = np.zeros((height, box.pitch // 2), np.uint16)
-            if self.random:
-                drawn = np.random.default_rng(0).integers(0, 1 << 16, data.shape, np.uint16)
-                data = np.bitwise_or(drawn & np.uint16(0x80FF), np.uint16(0x3F00), dtype=np.uint16)
             args += [
                 TensorMap(
                     DataType.BFLOAT16, ((box.inside or box.pitch) // 2, height), (box.pitch,),
@@ -204,28 +187,24 @@ class Case:
         ptx = self.ptx(repeats)
         # uploaded after the data, so that these are not in the L2 cache
         flush = [np.zeros(FLUSH_BYTES, np.uint8)] if self.facts.get("from") == "memory" else []
-        for last in (True,) if emulate else (False, True):
-            if emulate:
-                run_ptx(
-                    ptx, grid=grid, block=self.block, args=args, dynamic_smem_bytes=SMEM,
-                    cluster=self.cluster, check_races=False,
-                )  # fmt: skip
-                continue
-            with watch if last else contextlib.nullcontext():
-                run_on_gpu(
-                    ptx, "k", grid, self.block, args, dynamic_smem_bytes=SMEM, buffers=flush,
-                    cluster=self.cluster if self.cluster > 1 else None,
-                )  # fmt: skip
+        if emulate:
+            run_ptx(
+                ptx, grid=grid, block=self.block, args=args, dynamic_smem_bytes=SMEM,
+                cluster=self.cluster, check_races=False,
+            )  # fmt: skip
+        for _ in range(0 if emulate else 2):
+            run_on_gpu(
+                ptx, "k", grid, self.block, args, dynamic_smem_bytes=SMEM, buffers=flush,
+                cluster=self.cluster if self.cluster > 1 else None,
+            )  # fmt: skip
         return out
 
     def row(self, emulate: bool) -> Row:
         """What it measured."""
-        watch = contextlib.nullcontext() if emulate or not self.watched else Watch(GpuState())
-        out = self.run(emulate, watch)
+        out = self.run(emulate)
         repeats = min(self.repeats, FEW) if emulate else self.repeats
         if self.ranks:
             out = out[np.isin(np.arange(len(out)) % self.cluster, self.ranks)]
-        others, out = out[:, self.block - self.beside :], out[:, : self.block - self.beside]
         cycles = (out[..., 1].max(1) - out[..., 0].min(1)).astype(float)
         found: Row = {"case": self.name, **self.facts, "repeats": repeats, "blocks": len(out)}
         found["cycles"] = float(np.median(cycles)) / (repeats * self.per)
@@ -237,9 +216,4 @@ class Case:
             found["slowest"] = float(cycles.max()) / (repeats * self.per)
         elif self.bytes:
             found["bytes_per_cycle"] = self.bytes / self.per / found["cycles"]
-        if isinstance(watch, Watch):
-            found["power_watts"] = watch.power_watts
-            found["clock_mhz"] = watch.clock_mhz
-        if self.beside:
-            found["beside"] = float(others[..., 1].max() - others[..., 0].min()) / repeats
         return found

@@ -13,6 +13,8 @@ from triton_ext.kernels.element_types import Major
 
 UNIT = 8
 """Elements of 16 bits in 16 bytes."""
+UNITS = UNIT, 2, 1
+"""How many of them threads load at a time."""
 MOST_TILES = 1024
 """How many tiles may be cut along K: each has a counter."""
 
@@ -45,7 +47,7 @@ TILES = (
     ThreadTile(128, 128, 64, 8),
 )  # fmt: skip
 NARROW = tuple(replace(tile, block_k=tile.block_k // 2) for tile in TILES)
-"""Those where elements are loaded one by one: with twice as many at a time, threads spilled."""
+"""Those where an operand comes through registers: with twice as much at a time, threads spilled."""
 
 
 class ThreadDivision(NamedTuple):
@@ -78,8 +80,8 @@ class ThreadAccess(NamedTuple):
 
     @property
     def is_narrow(self) -> bool:
-        """Whether elements of an operand are loaded one by one, through registers."""
-        return 1 in (self.a_unit, self.b_unit)
+        """Whether an operand is loaded through registers, by one or two elements."""
+        return min(self.a_unit, self.b_unit) < UNIT
 
 
 def divisions(problem: Problem, access: ThreadAccess) -> Iterator[ThreadDivision]:
@@ -190,7 +192,7 @@ def access_of_contiguous(
     m, n, k = problem.m, problem.n, problem.k
     a_k_major, b_k_major = (each == "K" for each in majors)
     inner = k if a_k_major else m, k if b_k_major else n
-    a_unit, b_unit = (UNIT if each % UNIT == 0 else 1 for each in inner)
+    a_unit, b_unit = (next(unit for unit in UNITS if each % unit == 0) for each in inner)
     c_unit = math.gcd(2 * UNIT // c_bytes, n)
     matrix: Literal["a", "b"] | None = None
     if m <= MOST_VECTORS and inner[1] >= UNIT:

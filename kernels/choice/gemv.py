@@ -41,8 +41,12 @@ class GemvTile:
         return padded(vectors) * CHUNK * (self.rows if k_major else self.chunks)
 
 
-K_MAJOR_TILES = tuple(GemvTile(rows, 32) for rows in (1, 2, 4, 8))
-OTHER_TILES = GemvTile(4, 32), GemvTile(8, 32), GemvTile(4, 64)
+K_MAJOR_TILES = tuple(
+    GemvTile(*each) for each in ((1, 64), (1, 128), (1, 256), (2, 64), (4, 32), (4, 64), (8, 32))
+)
+OTHER_TILES = tuple(GemvTile(*each) for each in ((4, 32), (8, 32), (16, 32), (4, 64)))
+MOST_FACTORS = 256
+"""Chunks of vectors in registers at a time, where K is contiguous: with more, threads spill."""
 
 
 def padded(vectors: int) -> int:
@@ -77,7 +81,10 @@ def gemv_divisions(problem: Problem, k_major: bool) -> Iterator[tuple[GemvTile, 
     """Tiles that are considered, and into how many parts K is cut."""
     outputs = max(problem.m, problem.n)
     room = FITTED.resident * problem.multiprocessors
+    vectors = padded(min(problem.m, problem.n))
     for tile in K_MAJOR_TILES if k_major else OTHER_TILES:
+        if k_major and vectors * tile.chunks > MOST_FACTORS:
+            continue
         blocks = problem.batch * math.ceil(outputs / tile.outputs(k_major))
         turns = math.ceil((problem.k + CHUNK - 1) / tile.depth(k_major))
         for splits in dict.fromkeys((1, room // blocks // 2, room // blocks)):

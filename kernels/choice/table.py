@@ -57,6 +57,7 @@ COLUMNS: Mapping[str, Callable[[KernelSpec], Any]] = {
         lambda spec: spec.tile.block_k // right_unit(spec.product, _tile(spec))[0],
     "right_row_bytes": _right_row_bytes,
     "left_rows": lambda spec: _tile(spec).loaded_rows or _tile(spec).rows,
+    "gathered_rows": lambda spec: spec.tile.block_m if spec.product.gathered else 0,
     "edge": lambda spec: edge_columns(spec.product, _tile(spec)),
     "half_sectors": lambda spec: half_sectors(spec.product, _tile(spec)),
     "shared_memory_bytes": lambda spec: shared_memory_bytes(spec.product, spec.tile),
@@ -64,7 +65,8 @@ COLUMNS: Mapping[str, Callable[[KernelSpec], Any]] = {
 """What is asked of each kernel: fields and properties of its values; whether K is the contiguous
 dimension of an operand; the tiles along K of which the right operand's tile consists, and the bytes
 of a row of these, as it lies in memory, a line at most; the rows of the left operand's tile that
-are copied; what else follows from the product and the tile."""
+are copied; the rows of A's that are copied one by one; what else follows from the product and the
+tile."""
 
 
 @dataclass(frozen=True)

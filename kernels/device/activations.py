@@ -9,7 +9,12 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from triton_ext.kernels.epilogue import CLAMPED_LIMIT, CLAMPED_SLOPE
+from triton_ext.kernels.epilogue import (
+    CLAMPED_LIMIT,
+    CLAMPED_SLOPE,
+    TANH_CUBIC,
+    TANH_SCALE,
+)
 
 TAIL = gl.constexpr((
     -2.82530352, 1.43290684, 0.630840247, -0.327658643, 1.1950848, -2.51450526, 2.07395385,
@@ -31,6 +36,7 @@ KEEPS_NAN = gl.constexpr(tl.PropagateNan.ALL)
 ROOT_OF_HALF = gl.constexpr(0.7071067811865476)
 LOG2_E = gl.constexpr(1.4426950408889634)
 LIMIT, SLOPE = gl.constexpr(CLAMPED_LIMIT), gl.constexpr(CLAMPED_SLOPE)
+CUBIC, TANH_SLOPE = gl.constexpr(TANH_CUBIC), gl.constexpr(TANH_SCALE)
 
 
 @gluon.jit
@@ -95,6 +101,15 @@ def silu(x, SLOPE: gl.constexpr = 1.0):
 
 
 @gluon.jit
+def gelu_tanh(x):
+    """PyTorch's approximation ``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``, which is x
+    times the logistic function of twice that argument.
+    """
+    argument = x * (CUBIC * x * x + 1.0)
+    return x * reciprocal(1.0 + power_of_2(argument * (-LOG2_E * TANH_SLOPE)))
+
+
+@gluon.jit
 def clamped(x, LEAST: gl.constexpr, MOST: gl.constexpr):
     """x within these bounds; NaN of NaN."""
     x = gl.minimum(x, MOST, propagate_nan=KEEPS_NAN)
@@ -110,6 +125,8 @@ def activated(x, ACTIVATION: gl.constexpr, BITS: gl.constexpr):
         x = relu(x)
     elif ACTIVATION == "gelu":
         x = gelu(x, BITS)
+    elif ACTIVATION == "gelu_tanh":
+        x = gelu_tanh(x)
     elif ACTIVATION == "silu":
         x = silu(x)
     elif ACTIVATION == "clamped_silu":

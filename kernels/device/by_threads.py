@@ -2,9 +2,9 @@
 
 A thread block makes one tile of C, or a part of it along K; the parts are added in the order of K
 by the block that comes last. An operand whose rows begin at multiples of 16 bytes, and have so
-many, comes by asynchronous copies of 16 bytes, which Triton pipelines; another one element by
-element through registers, a tile ahead of the product (copies of 4 and 8 bytes are slower, seen on
-an H200).
+many, comes by asynchronous copies of 16 bytes, which Triton pipelines; another one by one or two
+elements at a time through registers, a tile ahead of the product (copies of 4 and 8 bytes are
+slower, seen on an H200).
 Nothing is read outside of the rows, and nothing written outside of C.
 """
 
@@ -17,28 +17,42 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from triton_ext.kernels.epilogue import TANH_CUBIC, TANH_SCALE
+
 ROOT_OF_HALF = tl.constexpr(0.7071067811865476)
+CUBIC, TANH_SLOPE = tl.constexpr(TANH_CUBIC), tl.constexpr(TANH_SCALE)
 
 
 @triton.jit
 def load_some(row, rows, inner, inner_end):
     """Elements of rows, as far as there are such."""
     some = rows[:, None] & (inner < inner_end)[None, :]
-    return tl.load(row[:, None] + inner[None, :], mask=some, other=0.0)
+    return tl.load(row[:, None] + inner[None, :], mask=some, other=0)
 
 
 @triton.jit
-def load_four(row, rows, inner, inner_end):
-    """Elements of rows, four of one row for each thread, by loads of one element: the addresses of
-    all that a thread loads would take twice as many registers as it has.
+def load_two(row, rows, inner, inner_end, STEP: tl.constexpr):
+    """The same of `inner` and STEP behind: (rows, inner, 2)."""
+    first = load_some(row, rows, inner, inner_end)
+    return tl.join(first, load_some(row, rows, inner + STEP, inner_end))
+
+
+@triton.jit
+def load_narrow(row, rows, first, inner_end, UNIT: tl.constexpr, INNER: tl.constexpr):
+    """INNER elements of rows, four of one row for each thread, by loads of UNIT, 1 or 2: the
+    addresses of all that a thread loads would take twice as many registers as it has.
     """
-    even = tl.join(
-        load_some(row, rows, inner, inner_end), load_some(row, rows, inner + 2, inner_end)
-    )
-    odd = tl.join(
-        load_some(row, rows, inner + 1, inner_end), load_some(row, rows, inner + 3, inner_end)
-    )
-    return tl.reshape(tl.join(even, odd), (row.shape[0], 4 * inner.shape[0]))
+    inner = first // UNIT + (4 // UNIT) * tl.arange(0, INNER // 4)
+    if UNIT == 1:
+        found = tl.join(
+            load_two(row, rows, inner, inner_end, 2), load_two(row, rows, inner + 1, inner_end, 2)
+        )
+    else:
+        words = row.to(tl.pointer_type(tl.int32))
+        both = load_two(words, rows, inner, inner_end // UNIT, 1)
+        low, high = both.to(tl.int16), (both >> 16).to(tl.int16)
+        found = tl.join(low, high).to(row.dtype.element_ty, bitcast=True)
+    return tl.reshape(found, (row.shape[0], INNER))
 
 
 @triton.jit
@@ -59,9 +73,8 @@ def load_tile(
     """
     BYTES: tl.constexpr = UNIT * matrix.dtype.element_ty.primitive_bitwidth // 8
     row = matrix + outer.to(tl.int64) * (step * UNIT)
-    if UNIT == 1:
-        inner = first + 4 * tl.arange(0, INNER // 4)
-        tile = load_four(row, outer < outer_end, inner, inner_end)
+    if UNIT < 8:
+        tile = load_narrow(row, outer < outer_end, first, inner_end, UNIT, INNER)
         tile = tile if ACROSS else tl.trans(tile)
     else:
         DIM: tl.constexpr = 1 if ACROSS else 0
@@ -102,6 +115,8 @@ def activated(x, ACTIVATION: tl.constexpr):
         x = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
     elif ACTIVATION == "gelu":
         x = 0.5 * x * (1.0 + tl.math.erf(x * ROOT_OF_HALF))
+    elif ACTIVATION == "gelu_tanh":
+        x *= tl.sigmoid(TANH_SLOPE * x * (1.0 + CUBIC * x * x))
     elif ACTIVATION == "silu":
         x *= tl.sigmoid(x)
     return x
@@ -181,7 +196,7 @@ def matmul_by_threads(
         end = tl.minimum(first + share, k)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     gdc_wait()
-    if A_UNIT == 1 or B_UNIT == 1:
+    if A_UNIT < 8 or B_UNIT < 8:
         x, y = load_tiles(
             a, b, (row, some_rows), (column, some_columns), first, m, n, end, a_step, b_step,
             A_K_MAJOR, B_K_MAJOR, A_UNIT, B_UNIT, BLOCK_K,

@@ -43,6 +43,7 @@ from triton_ext.kernels.device.pieces_of_c import (
     stores_since,
     up_of,
 )
+from triton_ext.kernels.device.row_scatter import row_scatter_of
 from triton_ext.kernels.device.split_k import Parts, words_of
 from triton_ext.kernels.device.values import value
 
@@ -85,6 +86,11 @@ class Epilogue:
         return False if self.peers is None else self.peers.SCATTER
 
     @gluon.jit
+    def scatters_rows(self):
+        """Whether each row goes where an index says; known when the kernel is compiled."""
+        return False if self.stores is None else self.stores.scatters()
+
+    @gluon.jit
     def hand_over(self, work, tiling):
         """In a scatter: count a tile that the next rank will get, if it is one."""
         if work.matrix < self.peers.ranks - 1:
@@ -114,22 +120,28 @@ class Epilogue:
         if self.parts.workspace is not None:  # noqa: SIM102
             if work.splits > 1:
                 self.parts.begin(work, WHICH)
+        if self.scatters_rows():
+            self.stores.scatter.begin(work, WHICH)
         if self.PIECE is None:
             found = Found((), (), (), ())
         else:
-            found = self.ask_pieces(work, 0, self.pieces.NUMBER, self.PIECE)
+            found = self.ask_pieces(work, 0, self.pieces.NUMBER, self.PIECE, WHICH)
         return found
 
     @gluon.jit
-    def ask_pieces(self, work, FIRST: gl.constexpr, END: gl.constexpr, LAYOUT: gl.constexpr):
+    def ask_pieces(self, work, FIRST: gl.constexpr, END: gl.constexpr, LAYOUT: gl.constexpr,
+                   WHICH: gl.constexpr):  # fmt: skip
         """Begin the operations on pieces FIRST to END, which have LAYOUT."""
         columns = ()
         for i in gl.static_range(FIRST, END):
             columns += (self.pieces.column(work, i),)
-        return self.ask(work, columns, self.pieces.tiles.shape[2], LAYOUT)
+        PART: gl.constexpr = self.pieces.tiles.shape[2]
+        START: gl.constexpr = piece_at(FIRST, self.pieces.NUMBER, self.pieces.SHARED) * PART
+        return self.ask(work, columns, PART, LAYOUT, WHICH, START)
 
     @gluon.jit
-    def ask(self, work, columns, PART: gl.constexpr, LAYOUT: gl.constexpr):
+    def ask(self, work, columns, PART: gl.constexpr, LAYOUT: gl.constexpr, WHICH: gl.constexpr,
+            START: gl.constexpr = 0):  # fmt: skip
         """Begin the operations on pieces of PART columns that begin at these, and have LAYOUT."""
         size = self.pieces.size()
         if self.GATED:
@@ -151,7 +163,8 @@ class Epilogue:
             else:
                 before = other
         ROWS: gl.constexpr = self.pieces.tiles.shape[1]
-        region = Region(work.off_m, columns, size, before, before_n, ROWS, PART, LAYOUT)
+        region = Region(work.off_m, columns, size, before, before_n, ROWS, PART, START, WHICH,
+                        LAYOUT)  # fmt: skip
         return self.operations.begin(region)
 
     @gluon.jit
@@ -199,7 +212,7 @@ class Epilogue:
         columns = ()
         for i in gl.static_range(len(STARTS)):
             columns += (off + STARTS[i],)
-        found = self.ask(work, columns, PART, LAYOUT)
+        found = self.ask(work, columns, PART, LAYOUT, WHICH)
         gl.barrier()  # all warps of this consumer have read the buffers
         for i in gl.static_range(len(STARTS)):
             piece = acc.read(self.last.piece(acc, i))
@@ -216,7 +229,9 @@ class Epilogue:
         if self.exchange is not None:
             for i in gl.static_range(NUMBER):
                 self.exchange.send(acc.read(pieces[i]), WHICH * NUMBER + i)
-        TOGETHER: gl.constexpr = pieces_together(NUMBER, self.pieces.BUFFERS)
+        if self.scatters_rows():
+            self.stores.scatter.wait()
+        TOGETHER: gl.constexpr = pieces_together(NUMBER, self.pieces.BUFFERS, self.scatters_rows())
         for first in gl.static_range(0, NUMBER, TOGETHER):
             self.store_pieces(acc, pieces, work, found, phase, first, TOGETHER, WHICH)
         return self.residual.end(phase, work)
@@ -232,7 +247,7 @@ class Epilogue:
         if self.residual.exists(work):
             if END > BUFFERS:
                 self.residual.begin(work, max(FIRST, BUFFERS), END, WHICH)
-        else:
+        elif not self.scatters_rows():
             tma.store_wait(stores_since(FIRST, END, NUMBER, BUFFERS))
         for i in gl.static_range(FIRST, END):
             if self.exchange is not None:
@@ -283,7 +298,7 @@ class Epilogue:
     def fill_piece(self, piece, i: gl.constexpr, work, found, phase, WHICH: gl.constexpr):
         """What follows the product in piece i of a tile; into its buffer, which is free."""
         if self.PIECE is None:
-            found = self.ask_pieces(work, i, i + 1, piece.type.layout)
+            found = self.ask_pieces(work, i, i + 1, piece.type.layout, WHICH)
         WHICH_OF: gl.constexpr = 0 if self.PIECE is None else i
         self.residual.wait(work, i, phase, WHICH)
         self.fill(piece, self.pieces.buffer(i, WHICH), work, found, WHICH_OF)
@@ -315,11 +330,11 @@ class Epilogue:
         PART: gl.constexpr = self.pieces.tiles.shape[2]
         done = self.operations
         column = self.pieces.column(work, i)
-        found = self.ask(work, (column + self.pieces.size()[1].to(gl.int32),), PART, LAYOUT)
+        found = self.ask(work, (column + self.pieces.size()[1].to(gl.int32),), PART, LAYOUT, WHICH)
         up = apply_each(done.of_part, up, found.of_part, 0)
         up = apply_each(done.before, up, found.before, 0)
         up = apply_each(done.of_up, up, found.of_up, 0)
-        found = self.ask(work, (column,), PART, LAYOUT)
+        found = self.ask(work, (column,), PART, LAYOUT, WHICH)
         gate = apply_each(done.of_part, gate, found.of_part, 0)
         gate = apply_each(done.before, gate, found.before, 0)
         gate = apply_each(done.after, gate, found.after, 0)
@@ -331,11 +346,11 @@ class Epilogue:
         PART: gl.constexpr = self.pieces.tiles.shape[2]
         done = self.operations
         column = self.pieces.column(work, i)
-        found = self.ask(work, (2 * column,), 2 * PART, piece.type.layout)
+        found = self.ask(work, (2 * column,), 2 * PART, piece.type.layout, WHICH)
         piece = apply_each(done.of_part, piece, found.of_part, 0)
         piece = apply_each(done.before, piece, found.before, 0)
         gate, up = piece.reshape(piece.shape[0], PART, 2).split()
-        found = self.ask(work, (column,), PART, gate.type.layout)
+        found = self.ask(work, (column,), PART, gate.type.layout, WHICH)
         up = apply_each(done.of_up, up, found.of_up, 0)
         gate = apply_each(done.after, gate, found.after, 0)
         self.round(gate.to(gl.float32) * up.to(gl.float32), self.pieces.buffer(i, WHICH))
@@ -350,7 +365,8 @@ class Epilogue:
     @gluon.jit
     def send(self, work, FIRST: gl.constexpr, END: gl.constexpr, WHICH: gl.constexpr):
         """Start to store pieces FIRST to END, which lie in their buffers."""
-        fence_async_shared()
+        if not self.scatters_rows():  # threads wait at the fence for all that they have stored
+            fence_async_shared()
         desc = self.pieces.desc
         for i in gl.static_range(FIRST, END):
             if self.stores is not None:
@@ -378,12 +394,11 @@ def epilogue_of(desc, tiles, c0_desc, c0_ready, values, exchange, peers, last, P
                   PLAN.block_n)  # fmt: skip
     beta = value(values, "beta", PLAN)
     residual = Residual(c0_desc, beta, c0_ready, pieces, PLAN.scatters)
-    operations = operations_of(values, desc.dtype.primitive_bitwidth, PLAN)
+    scatter = row_scatter_of(values, tiles.shape[1], PIECE is None, PLAN)
+    operations = operations_of(values, scatter, desc.dtype.primitive_bitwidth, PLAN)
     if PLAN.groups is None:
         stores: gl.constexpr = None
     else:
-        stores = GroupStores(
-            value(values, "c", PLAN), value(values, "out_rows", PLAN), PLAN.groups.dim
-        )
+        stores = GroupStores(value(values, "c", PLAN), scatter, PLAN.groups.dim)
     return Epilogue(pieces, parts, operations, residual, exchange, peers, last, stores, PIECE,
                     PLAN.gated, PLAN.interleaved, TILE.cta_group)  # fmt: skip

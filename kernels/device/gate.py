@@ -8,10 +8,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from triton_ext.kernels.epilogue import CLAMPED_LIMIT, CLAMPED_SLOPE
+from triton_ext.kernels.epilogue import (
+    CLAMPED_LIMIT,
+    CLAMPED_SLOPE,
+    TANH_CUBIC,
+    TANH_SCALE,
+)
 
 ROOT_OF_HALF = tl.constexpr(0.7071067811865476)
 LIMIT, SLOPE = tl.constexpr(CLAMPED_LIMIT), tl.constexpr(CLAMPED_SLOPE)
+CUBIC, TANH_SLOPE = tl.constexpr(TANH_CUBIC), tl.constexpr(TANH_SCALE)
 NORMAL_AT_0 = tl.constexpr(0.3989422804014327)
 """The density of the normal distribution at 0, 1 / sqrt(2 pi)."""
 
@@ -32,6 +38,11 @@ def value_and_slope(x, ACTIVATION: tl.constexpr):
         chance = 0.5 * (1.0 + tl.math.erf(x * ROOT_OF_HALF))
         value = x * chance
         slope = chance + x * NORMAL_AT_0 * tl.exp(-0.5 * x * x)
+    elif ACTIVATION == "gelu_tanh":
+        chance = tl.sigmoid(TANH_SLOPE * x * (1.0 + CUBIC * x * x))
+        value = x * chance
+        inner = TANH_SLOPE * (1.0 + 3.0 * CUBIC * x * x)
+        slope = chance * (1.0 + x * (1.0 - chance) * inner)
     else:
         value = tl.where(x > 0, x, 0.0)
         slope = tl.where(x > 0, 1.0, 0.0)

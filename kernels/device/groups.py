@@ -26,6 +26,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
 from triton_ext.compat import aggregate
+from triton_ext.kernels.device.pieces_of_c import piece_at
+from triton_ext.kernels.device.row_scatter import RowScatter
 from triton_ext.kernels.device.scheduler import Tiling, tile_position
 from triton_ext.kernels.device.values import value
 from triton_ext.kernels.element_types import SCALE_BLOCK
@@ -272,20 +274,25 @@ class GroupStores:
 
     Attributes:
         pointer: C's address.
-        rows: where it is kept to which row of C each row goes, int32; None if they go in order. One
-            that is no row of C is not stored.
+        scatter: to which row of C each row goes; None if they go in order. One that is no row of C
+            is not stored.
         DIM: what groups divide.
     """
 
     pointer: gl.tensor
-    rows: gl.tensor | gl.constexpr
+    scatter: RowScatter | gl.constexpr
     DIM: gl.constexpr
+
+    @gluon.jit
+    def scatters(self):
+        """Whether threads store all of a tile; known when the kernel is compiled."""
+        return self.scatter is not None
 
     @gluon.jit
     def store(self, pieces, work, piece: gl.constexpr, WHICH: gl.constexpr):
         """Store a piece, which lies in its buffer."""
         desc = pieces.desc
-        if self.rows is not None:
+        if self.scatters():
             self.store_some(pieces, work, piece, WHICH)
         elif work.whole:
             matrix = gl.minimum(work.matrix, desc.shape[0] - 1).to(gl.int32)
@@ -319,13 +326,16 @@ class GroupStores:
                 column_known = column // WIDE * WIDE < column_end
             else:
                 row_known = row // WIDE * WIDE < row_end
-        if self.rows is not None:
+        if self.scatters():
+            PART: gl.constexpr = buffer.shape[1]
+            START: gl.constexpr = piece_at(piece, pieces.NUMBER, pieces.SHARED) * PART
+            place = self.scatter.along(self.scatter.places, START, PART, LAYOUT, WHICH)
             if self.DIM == ROWS:
-                row = gl.load(self.rows + row, mask=row_known, other=-1)
-                row_known = (row >= 0) & (row < size_m)
+                row = place
+                row_known &= (row >= 0) & (row < size_m)
             else:
-                column = gl.load(self.rows + column, mask=column_known, other=-1)
-                column_known = (column >= 0) & (column < size_n)
+                column = place
+                column_known &= (column >= 0) & (column < size_n)
         row_step = pieces.desc.strides[1]
         offsets = gl.expand_dims(row.to(gl.int64), 1) * row_step + gl.expand_dims(column, 0)
         if not pieces.N_MAJOR:

@@ -45,13 +45,12 @@ def tile_origin(m, n, group, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
 
 
 @gluon.jit
-def load_stage(a_desc, b_desc, a_tile, b_tile, barrier, off_m, off_n, k,
-               A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, pred):  # fmt: skip
+def load_stage(a_desc, b_desc, a_tile, b_tile, barrier, off_m, off_n, k, pred, PLAN: gl.constexpr):
     """Start the copies of A's and B's tiles at k; `barrier` completes when both have arrived."""
     bytes_expected: gl.constexpr = a_desc.block_type.nbytes + b_desc.block_type.nbytes
     mbarrier.expect(barrier, bytes_expected, pred=pred)
-    load_tile(a_desc, 0, off_m, k, barrier, a_tile, A_K_MAJOR, pred)
-    load_tile(b_desc, 0, off_n, k, barrier, b_tile, B_K_MAJOR, pred)
+    load_tile(a_desc, 0, off_m, k, barrier, a_tile, PLAN.left_k_major, pred)
+    load_tile(b_desc, 0, off_n, k, barrier, b_tile, PLAN.right_k_major, pred)
 
 
 @gluon.jit
@@ -75,11 +74,8 @@ def matmul_sm90(a_desc, b_desc, c_desc, group, PLAN: gl.constexpr):
     BLOCK_N: gl.constexpr = PLAN.tile.block_n
     BLOCK_K: gl.constexpr = PLAN.tile.block_k
     STAGES: gl.constexpr = PLAN.tile.stages
-    A_K_MAJOR: gl.constexpr = PLAN.left_k_major
-    B_K_MAJOR: gl.constexpr = PLAN.right_k_major
     off_m, off_n = tile_origin(c_desc.shape[0], c_desc.shape[1], group, BLOCK_M, BLOCK_N)
-    k_extent = a_desc.shape[1 if A_K_MAJOR else 0]
-    num_k = gl.cdiv(k_extent, BLOCK_K)
+    num_k = gl.cdiv(a_desc.shape[1 if PLAN.left_k_major else 0], BLOCK_K)
 
     a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], PLAN.left)
     b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], PLAN.right)
@@ -88,9 +84,10 @@ def matmul_sm90(a_desc, b_desc, c_desc, group, PLAN: gl.constexpr):
         mbarrier.init(arrived.index(each), count=1)
     fence_async_shared()
     for first in gl.static_range(STAGES):
-        load_stage(a_desc, b_desc, a_tiles.index(first), b_tiles.index(first),
-                   arrived.index(first), off_m, off_n, first * BLOCK_K,
-                   A_K_MAJOR, B_K_MAJOR, first < num_k)  # fmt: skip
+        load_stage(
+            a_desc, b_desc, a_tiles.index(first), b_tiles.index(first), arrived.index(first),
+            off_m, off_n, first * BLOCK_K, first < num_k, PLAN,
+        )  # fmt: skip
 
     mma_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[PLAN.tile.num_warps, 1], instr_shape=[16, BLOCK_N, 16]
@@ -106,8 +103,7 @@ def matmul_sm90(a_desc, b_desc, c_desc, group, PLAN: gl.constexpr):
         if (done >= 0) & (refill < num_k):
             free = done % STAGES
             load_stage(a_desc, b_desc, a_tiles.index(free), b_tiles.index(free),
-                       arrived.index(free), off_m, off_n, refill * BLOCK_K,
-                       A_K_MAJOR, B_K_MAJOR, True)  # fmt: skip
+                       arrived.index(free), off_m, off_n, refill * BLOCK_K, True, PLAN)  # fmt: skip
     acc = warpgroup_mma_wait(0, deps=(acc,))
     for each in gl.static_range(STAGES):
         mbarrier.invalidate(arrived.index(each))
@@ -125,11 +121,8 @@ def matmul_sm100(a_desc, b_desc, c_desc, group, PLAN: gl.constexpr):
     BLOCK_N: gl.constexpr = PLAN.tile.block_n
     BLOCK_K: gl.constexpr = PLAN.tile.block_k
     STAGES: gl.constexpr = PLAN.tile.stages
-    A_K_MAJOR: gl.constexpr = PLAN.left_k_major
-    B_K_MAJOR: gl.constexpr = PLAN.right_k_major
     off_m, off_n = tile_origin(c_desc.shape[0], c_desc.shape[1], group, BLOCK_M, BLOCK_N)
-    k_extent = a_desc.shape[1 if A_K_MAJOR else 0]
-    num_k = gl.cdiv(k_extent, BLOCK_K)
+    num_k = gl.cdiv(a_desc.shape[1 if PLAN.left_k_major else 0], BLOCK_K)
 
     a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], PLAN.left)
     b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], PLAN.right)
@@ -140,9 +133,10 @@ def matmul_sm100(a_desc, b_desc, c_desc, group, PLAN: gl.constexpr):
         mbarrier.init(consumed.index(each), count=1)
     fence_async_shared()
     for first in gl.static_range(STAGES):
-        load_stage(a_desc, b_desc, a_tiles.index(first), b_tiles.index(first),
-                   arrived.index(first), off_m, off_n, first * BLOCK_K,
-                   A_K_MAJOR, B_K_MAJOR, first < num_k)  # fmt: skip
+        load_stage(
+            a_desc, b_desc, a_tiles.index(first), b_tiles.index(first), arrived.index(first),
+            off_m, off_n, first * BLOCK_K, first < num_k, PLAN,
+        )  # fmt: skip
 
     acc_layout: gl.constexpr = TensorMemoryLayout([BLOCK_M, BLOCK_N], col_stride=1)
     acc = allocate_tensor_memory(gl.float32, [BLOCK_M, BLOCK_N], acc_layout)
@@ -157,8 +151,7 @@ def matmul_sm100(a_desc, b_desc, c_desc, group, PLAN: gl.constexpr):
             free = previous % STAGES
             mbarrier.wait(consumed.index(free), (previous // STAGES) & 1)
             load_stage(a_desc, b_desc, a_tiles.index(free), b_tiles.index(free),
-                       arrived.index(free), off_m, off_n, refill * BLOCK_K,
-                       A_K_MAJOR, B_K_MAJOR, True)  # fmt: skip
+                       arrived.index(free), off_m, off_n, refill * BLOCK_K, True, PLAN)  # fmt: skip
     last = num_k - 1
     mbarrier.wait(consumed.index(last % STAGES), (last // STAGES) & 1)
     for each in gl.static_range(STAGES):

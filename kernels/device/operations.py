@@ -20,6 +20,7 @@ from triton.experimental.gluon import language as gl
 
 from triton_ext.compat import aggregate
 from triton_ext.kernels.device.activations import activated
+from triton_ext.kernels.device.row_scatter import RowScatter
 from triton_ext.kernels.device.values import value
 
 
@@ -32,6 +33,8 @@ class Region:
         size: that of C: (rows, columns).
         before, before_n: how many elements of vectors along M, and along N, come before those of
             this C or group.
+        START: the first one's first column, in the tile.
+        WHICH: the consumer.
         LAYOUT: theirs in registers.
     """
 
@@ -42,6 +45,8 @@ class Region:
     before_n: gl.tensor | gl.constexpr
     ROWS: gl.constexpr
     PART: gl.constexpr
+    START: gl.constexpr
+    WHICH: gl.constexpr
     LAYOUT: gl.constexpr
 
 
@@ -101,6 +106,27 @@ class Vector:
 
 
 @aggregate
+class Weights:
+    """The factors of rows that go where indices say, as a `Vector`; of one piece at a time."""
+
+    scatter: RowScatter
+
+    @gluon.jit
+    def begin(self, region):
+        """The values for a piece."""
+        scatter = self.scatter
+        START: gl.constexpr = region.START
+        PART: gl.constexpr = region.PART
+        LAYOUT: gl.constexpr = region.LAYOUT
+        return (scatter.along(scatter.weights, START, PART, LAYOUT, region.WHICH),)
+
+    @gluon.jit
+    def along(self, found, i: gl.constexpr):
+        """The values for piece i, as a row or a column."""
+        return gl.expand_dims(found[i], 1 if self.scatter.OF_ROWS else 0)
+
+
+@aggregate
 class Factor:
     """x times a number."""
 
@@ -118,37 +144,22 @@ class Factor:
 
 
 @aggregate
-class Scale:
-    """x times a scale of each row or column, or one for all."""
+class Along:
+    """x times, or plus, a number of each row or column of C, or one for all."""
 
-    vector: Vector
+    vector: Vector | Weights
+    ADDS: gl.constexpr
 
     @gluon.jit
     def begin(self, region):
-        """The scales."""
+        """The numbers."""
         return self.vector.begin(region)
 
     @gluon.jit
     def piece(self, x, found, i: gl.constexpr):
         """Piece i."""
-        return x.to(gl.float32) * self.vector.along(found, i)
-
-
-@aggregate
-class Bias:
-    """x plus a bias of each column of C."""
-
-    vector: Vector
-
-    @gluon.jit
-    def begin(self, region):
-        """The bias."""
-        return self.vector.begin(region)
-
-    @gluon.jit
-    def piece(self, x, found, i: gl.constexpr):
-        """Piece i."""
-        return x.to(gl.float32) + self.vector.along(found, i)
+        own = self.vector.along(found, i)
+        return x.to(gl.float32) + own if self.ADDS else x.to(gl.float32) * own
 
 
 @aggregate
@@ -222,8 +233,12 @@ class Operations:
 
 
 @gluon.jit
-def operations_of(values, BITS: gl.constexpr, PLAN: gl.constexpr):
-    """The operations of a kernel whose C has so many bits; see `Operations`."""
+def operations_of(values, scatter, BITS: gl.constexpr, PLAN: gl.constexpr):
+    """The operations of a kernel whose C has so many bits; see `Operations`.
+
+    Args:
+        scatter: where the rows of its tiles go; None if they go in order.
+    """
     SPEC: gl.constexpr = PLAN.epilogue
     N_IS_COLUMN: gl.constexpr = not PLAN.tile.swap_ab
     of_part = ()
@@ -232,20 +247,23 @@ def operations_of(values, BITS: gl.constexpr, PLAN: gl.constexpr):
     if SPEC.a_scales is not None:
         EACH_ROW: gl.constexpr = int(SPEC.a_scales == "each")
         scales = value(values, "a_scale", PLAN)
-        of_part += (Scale(Vector(scales, EACH_ROW, False, not N_IS_COLUMN)),)
+        of_part += (Along(Vector(scales, EACH_ROW, False, not N_IS_COLUMN), False),)
     if SPEC.b_scales is not None:
         EACH_COLUMN: gl.constexpr = int(SPEC.b_scales == "each")
         scales = value(values, "b_scale", PLAN)
-        of_part += (Scale(Vector(scales, EACH_COLUMN, True, N_IS_COLUMN)),)
+        of_part += (Along(Vector(scales, EACH_COLUMN, True, N_IS_COLUMN), False),)
     before = ()
     if SPEC.bias:
-        before += (Bias(Vector(value(values, "bias", PLAN), 1, True, N_IS_COLUMN)),)
+        before += (Along(Vector(value(values, "bias", PLAN), 1, True, N_IS_COLUMN), True),)
     of_up = ()
     if SPEC.activation == "clamped_silu":
         of_up += (Activation("clamped_up", BITS),)
     after = ()
     if SPEC.activation is not None:
         after += (Activation(SPEC.activation, BITS),)
-    if SPEC.factors:
-        after += (Scale(Vector(value(values, "factors", PLAN), 1, False, not N_IS_COLUMN)),)
+    if SPEC.factors and scatter is not None and scatter.weights is not None:
+        after += (Along(Weights(scatter), False),)
+    elif SPEC.factors:
+        factors = value(values, "factors", PLAN)
+        after += (Along(Vector(factors, 1, False, not N_IS_COLUMN), False),)
     return Operations(of_part, before, of_up, after)

@@ -22,11 +22,12 @@ from triton_ext.kernels.device.matrices import load_block, matrix_size, store_bl
 
 
 @gluon.constexpr_function
-def pieces_together(pieces, buffers):
-    """How many pieces of a tile are stored at a time: all if there is room; else half of the
-    buffers are filled while the others are stored.
+def pieces_together(pieces, buffers, by_threads):
+    """How many pieces of a tile are stored at a time: as many as there is room for, if threads
+    store them or these are all; else half of the buffers are filled while the others are stored.
     """
-    return pieces if pieces <= buffers else max(1, buffers // 2)
+    together = buffers if by_threads or pieces <= buffers else max(1, buffers // 2)
+    return min(pieces, together)
 
 
 @gluon.constexpr_function

@@ -464,27 +464,17 @@ def matmul_warp_specialized_sm100(
     REGISTERS: gl.constexpr = ONE_WARP_GATHERS if WAITS else ONE_WARP
     gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.
-    if TILE.cluster_launch_control:
-        gl.warp_specialize(
-            [
-                (store, (epilogue, pipeline, accumulators, tickets)),
-                (multiply, (pipeline, accumulators, tickets)),
-                (load, (operands, pipeline, tickets)),
-                (ask, (tickets,)),
-            ],
-            [1, 1, 1],
-            [ONE_WARP, ONE_WARP, ONE_WARP],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (store, (epilogue, pipeline, accumulators, tickets)),
-                (multiply, (pipeline, accumulators, tickets)),
-                (load, (operands, pipeline, tickets)),
-            ],
-            [1, 1],
-            [REGISTERS, REGISTERS],
-        )
+    ASKED: gl.constexpr = TILE.cluster_launch_control
+    gl.warp_specialize(
+        [
+            (store, (epilogue, pipeline, accumulators, tickets)),
+            (multiply, (pipeline, accumulators, tickets)),
+            (load, (operands, pipeline, tickets)),
+        ]
+        + ([(ask, (tickets,))] if ASKED else []),
+        [1, 1] + ([1] if ASKED else []),
+        [REGISTERS, REGISTERS] + ([REGISTERS] if ASKED else []),
+    )
 
 
 @gluon.jit

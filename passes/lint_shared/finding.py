@@ -9,6 +9,7 @@ from triton_ext.mlir.locations import Location
 from triton_ext.passes.frame.base import Diagnostic
 
 Kind = Literal[
+    "permuted",
     "bank-conflict",
     "unswizzled-operand",
     "narrow-swizzle",

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.encodings import CHUNK_BYTES, PaddedShared
+from triton_ext.mlir.module import MlirModule
+from triton_ext.mlir.permuted import permuted
 from triton_ext.passes.frame.base import Compilation
 from triton_ext.passes.lint_shared.alternatives import (
     Alternatives,
@@ -22,6 +24,19 @@ from triton_ext.passes.lint_shared.alternatives import (
 from triton_ext.passes.lint_shared.finding import Finding, LintOptions
 from triton_ext.passes.shared_accesses import SharedAllocation
 from triton_ext.render.words import by
+
+
+def permutations(module: MlirModule) -> Iterator[Finding]:
+    """Tiles that are read in a layout in which nothing writes them."""
+    for each in permuted(module):
+        yield Finding(
+            "permuted",
+            "",
+            str(each),
+            f"write it as {each.as_read.encoding}, too: reinterpret the memory before it is"
+            " written, or allocate it so",
+            each.read.location,
+        )
 
 
 def conflicts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from triton_ext.passes.frame.base import Compilation, Outcome, compiler_pass
 from triton_ext.passes.lint_shared.finding import Finding, LintOptions
-from triton_ext.passes.lint_shared.layouts import conflicts, padding, swizzles
+from triton_ext.passes.lint_shared.layouts import conflicts, padding, permutations, swizzles
 from triton_ext.passes.lint_shared.waste import idle, limits, never_read
 from triton_ext.passes.occupancy import warps_of
 from triton_ext.passes.shared_accesses import shared_allocations
@@ -15,7 +15,7 @@ def findings(compilation: Compilation, options: LintOptions | None = None) -> li
     options = options or LintOptions()
     module = compilation.ttgir
     allocations = shared_allocations(module, compilation.target)
-    found: list[Finding] = []
+    found: list[Finding] = list(permutations(module))
     for allocation in allocations:
         if allocation.is_barrier or allocation.layout is None:
             continue

@@ -43,6 +43,7 @@ class Partition:
         pending: moves since the last operation that has instructions.
         moves: the executed operations that store tensors.
         transfers: the executed operations on tensor memory.
+        is_whole: whether `moves` are all that were executed, and the thread came to its end.
     """
 
     block: Block
@@ -52,6 +53,7 @@ class Partition:
     pending: list[Move] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     transfers: list[Move] = field(default_factory=list)
+    is_whole: bool = False
 
 
 class Sequences:
@@ -122,6 +124,7 @@ class Sequences:
                 findings.unproven[after] += len(result.pending)
         else:
             result.moves += result.pending
+            result.is_whole = True
         if expected.end.is_early:
             findings.unproven[f"executions after the first ones: {expected.end.reason}"] += 1
         elif result.at < len(events):

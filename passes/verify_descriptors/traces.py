@@ -334,7 +334,8 @@ class TraceComparison(Sequences):
                     if id(event.instruction) in self.position
                 )
                 if not result.differences:
-                    Stores(each.block, result, each.moves, each.thread, last).compare()
+                    moves, thread, whole = each.moves, each.thread, each.is_whole
+                    Stores(each.block, result, moves, thread, whole, last).compare()
                 if not result.differences and not each.block.lane:
                     compare_transfers(each.block, result, each.transfers, each.thread, last)
             if not result.differences:

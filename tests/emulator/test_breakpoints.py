@@ -23,11 +23,12 @@ from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon.language.nvidia.blackwell import (  # noqa: E402
     TensorMemoryLayout,
     allocate_tensor_memory,
+    mbarrier,
 )
 
 import triton_ext  # noqa: E402
 from triton_ext.cli import main  # noqa: E402
-from triton_ext.emulator.errors import LaunchError, SynchronizationFault  # noqa: E402
+from triton_ext.emulator.errors import Deadlock, LaunchError, SynchronizationFault  # noqa: E402
 from triton_ext.emulator.state.buffers import buffers_of, named  # noqa: E402
 from triton_ext.errors import LayoutError  # noqa: E402
 from triton_ext.layouts.encodings import parse_encoding  # noqa: E402
@@ -264,6 +265,23 @@ module {
         expected = which if buffer else "allocation 1 (64x64xf16, k.py:9)"
         told = named(f"shared address {1024 + offset:#x} is read", found, 1024)
         assert told == f"shared address {1024 + offset:#x} ({expected}[{element}]) is read"
+
+
+@gluon.jit
+def waiting():
+    free = mbarrier.allocate_mbarrier()
+    full = mbarrier.allocate_mbarrier(2)
+    mbarrier.init(free, 1)
+    for i in gl.static_range(2):
+        mbarrier.init(full.index(i), 1)
+    mbarrier.wait(free, 1)
+    mbarrier.wait(full.index(1), 0)
+
+
+def test_what_gluon_allocates_for_a_kernel_has_the_kernel_s_name():
+    """`allocate_mbarrier` calls each of them bar."""
+    with triton_ext.emulate("sm_90"), pytest.raises(Deadlock, match=r" \(full\[1\]\), which is in"):
+        waiting[(1,)](num_warps=4)
 
 
 CLUSTER_BUFFERS = """

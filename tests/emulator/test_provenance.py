@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -205,3 +206,51 @@ def test_a_tile_that_tma_takes_out_again(written, read_as):
             kernels.copy(a, written, read_as)
     with triton_ext.emulate("sm_90", check_layouts=False):
         assert not torch.equal(kernels.copy(a, written, read_as), a)
+
+
+def swizzled_address(row, byte, width):
+    """Of a byte in a tile of 64 rows of 128 bytes: boxes of `width` bytes a row, Swizzle<B, 4, 3>
+    (PTX ISA, "Swizzling Modes")."""
+    address = byte // width * 64 * width + row * width + byte % width
+    return address ^ (address >> 3 & (width // 16 - 1) << 4)
+
+
+@pytest.mark.parametrize(("written", "read_as"), [(128, 128), (64, 128), (128, 32), (32, 64)])
+def test_a_tile_that_threads_stored_and_tma_takes_out(written, read_as):
+    torch = pytest.importorskip("torch")
+    import layout_kernels
+    from triton.experimental.gluon import language as gl
+
+    import triton_ext
+
+    a = torch.arange(64 * 64).reshape(64, 64).half()
+    own = gl.NVMMASharedLayout(written, 16, rank=2)
+    with triton_ext.emulate("sm_90", check_layouts=False):
+        found = layout_kernels.store(a, own, read_as).numpy()
+    rows, columns = np.indices((64, 64))
+    memory = np.empty(64 * 64, np.float16)
+    memory[swizzled_address(rows, 2 * columns, written) // 2] = a
+    assert (found == memory[swizzled_address(rows, 2 * columns, read_as) // 2]).all()
+    with triton_ext.emulate("sm_90"):
+        if written == read_as:
+            assert (layout_kernels.store(a, own, read_as).numpy() == a.numpy()).all()
+            return
+        with pytest.raises(LayoutFault, match=r"layout_kernels.py:\d+ writes it as") as caught:
+            layout_kernels.store(a, own, read_as)
+    said = re.search(r"for element \((.*?)\) is element \((.*?)\)", caught.value.message)
+    to, of = (list(map(int, each.split(", "))) for each in said.groups())
+    assert found[tuple(to)] == a.numpy()[tuple(of)]
+    assert to != of
+
+
+def test_another_encoding_of_the_same_layout_is_no_fault():
+    torch = pytest.importorskip("torch")
+    import layout_kernels
+    from triton.experimental.gluon import language as gl
+
+    import triton_ext
+
+    a = torch.arange(64 * 64).reshape(64, 64).half()
+    with triton_ext.emulate("sm_90"):
+        found = layout_kernels.store(a, gl.SwizzledSharedLayout(8, 1, 8, [1, 0]), 128)
+    assert (found == a).all()

@@ -1017,6 +1017,14 @@ def test_missing_barrier_before_the_next_product(schedule: str) -> None:
     )  # fmt: skip
 
 
+def test_a_wait_that_a_fresh_mbarrier_lets_through_is_named() -> None:
+    wait = commit_and_wait(1, 1).partition("\n")[2]
+    faulty(
+        SETUP + store_x(32) + MEET + wait + load_x(32) + product() + free(64),
+        SynchronizationFault, "may still be read by warp 1", "was for parity 1 of the mbarrier",
+    )  # fmt: skip
+
+
 def test_the_same_with_the_barrier_is_correct() -> None:
     body = (
         SETUP + product() + commit_and_wait(0) + load_x(32) + MEET + product()

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from documented_atoms import row_major, subtiles
+from documented_atoms import ATOMS, atom_id, row_major, subtiles
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sites import ROOT, SUPPORT, triton_sites
@@ -41,17 +41,6 @@ from triton_ext.hardware.banks import (
 from triton_ext.hardware.register_access import register_access, register_matrix_access
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS
-
-ATOMS = [
-    SwizzleAtom(major, swizzle, bits)
-    for major, swizzle, bits in itertools.product(
-        ("K", "MN"), SWIZZLE_BYTE_WIDTHS, ELEMENT_BITWIDTHS
-    )
-]
-
-
-def atom_id(atom):
-    return f"{atom.major}-{atom.swizzle_byte_width}B-{atom.element_bitwidth}bit"
 
 
 def atoms_side_by_side(atom, count):

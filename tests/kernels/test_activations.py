@@ -64,6 +64,16 @@ def test_silu():
     assert error.max() < 3e-6
 
 
+def gelu_tanh(x):
+    return torch.nn.functional.gelu(x.double(), approximate="tanh")
+
+
+def test_gelu_by_the_tangent():
+    error = on_the_emulated_gpu(NEAR, "gelu_tanh").double() / gelu_tanh(NEAR) - 1
+    assert error.abs().max() < 5e-6
+    assert (on_the_emulated_gpu(FAR, "gelu_tanh").double() - gelu_tanh(FAR)).abs().max() < 1e-9
+
+
 SPECIAL = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 3e38, -3e38, 1e-30] * 64)
 
 
@@ -73,6 +83,7 @@ SPECIAL = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 3e38, -3e38, 1
     [
         ("relu", torch.relu(SPECIAL)),
         ("gelu", torch.where(-math.inf == SPECIAL, math.nan, gelu(SPECIAL).float())),
+        ("gelu_tanh", gelu_tanh(SPECIAL).float()),
         ("silu", torch.nn.functional.silu(SPECIAL)),
     ],
 )

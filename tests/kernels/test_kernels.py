@@ -621,6 +621,23 @@ def test_warps_that_gather_rows_do_not_spill(fields, tmp_path):
     assert "0 bytes spill stores, 0 bytes spill loads" in said
 
 
+@pytest.mark.skipif(not candidates.is_new(), reason="needs Triton 3.9")
+def test_rows_that_are_scattered_are_stored_by_16_bytes(tmp_path):
+    """As many sums as there may be, and nothing of a row is asked for, or spilled, at a piece."""
+    pytest.importorskip("triton")
+    from triton_ext.kernels.launch import compile_matmul
+
+    config = kernel_spec(
+        90, "bf16", batched=True, groups="M", scattered=True, factors=True, block_m=208,
+        block_n=128, swap_ab=True, consumers=2, pingpong=True, stages=4, c_parts=13, c_buffers=4,
+    )  # fmt: skip
+    ptx = compile_matmul(config).asm["ptx"]
+    pieces, stores = config.tile.consumers * config.tile.c_parts, ptx.count("st.global")
+    assert stores == ptx.count("st.global.v4.b32") == 2 * pieces  # 16 rows of 256 bytes by 128
+    assert ptx.count("ld.global") < pieces
+    assert "0 bytes spill stores, 0 bytes spill loads" in said_by_ptxas(ptx, tmp_path)
+
+
 @pytest.mark.parametrize("columns", [MOST_SUMS, MOST_SUMS + 8])
 def test_sums_take_as_many_registers_as_there_are(columns, tmp_path):
     """ptxas neither spills nor serializes them, and would with more."""
@@ -707,7 +724,7 @@ def test_plans_of_one_configuration_differ_in_grid_workspace_and_order_alone():
     assert small.constants == large.constants
     assert small.options == large.options
     assert small.arguments == ("a_desc", "b_desc", "c_desc", "group", "workspace")
-    assert small.edge_tile is None
+    assert list(small.tiles) == ["a_desc", "b_desc", "c_desc"]
     assert small.workspace_bytes == 8192 + 2 * 132 * 128 * 256 * 4
     config = kernel_spec(90, "bf16", block_n=192, consumers=3, swap_ab=True, cluster_m=2)
     plan = launch_plan(config, 300, 700, 64, gpu)

@@ -151,6 +151,24 @@ def test_epilogue(activation, m, n, tile, divided):
     assert_close(made, expected)
 
 
+@pytest.mark.parametrize("tile", [(1, 32), (16, 32, 64)])
+def test_out(tile, divided):
+    """An out off 16 bytes, which is the residual, too, is written where it lies, and no more."""
+    divided(*tile)
+    a, b = torch.randn(3, 40).half(), torch.randn(40, 24).half()
+    base = torch.full((5, 31), torch.nan).half()
+    out = base[1:4, 3:27].copy_(torch.randn(3, 24))
+    expected = a.double() @ b.double() + 2 * out.double()
+    with triton_ext.emulate("sm_90"):
+        assert triton_ext.addmm(out, a, b, beta=2, out=out) is out
+        (plan,) = plans._plans.values()
+        assert isinstance(plan.launch, ThreadsLaunch)
+        assert_close(out, expected)
+        assert base.isnan().sum() == base.numel() - out.numel()
+        assert triton_ext.matmul(a, b, out=out.as_strided((3, 24), (3, 1))) is not None
+        assert not is_by_threads()  # rows that overlap
+
+
 def test_training(divided):
     """torch's own functions and their gradients take the way by themselves."""
     divided(16, 32, 64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -24,7 +26,12 @@ from triton_ext.ops.products import product  # noqa: E402
 
 needs_new = pytest.mark.skipif(not candidates.is_new(), reason="needs Triton 3.9")
 pytestmark = [pytest.mark.usefixtures("no_binaries", "shallow", "poisoned_memory"), needs_new]
-FUNCTIONS = {"swiglu": functional.silu, "geglu": functional.gelu, "reglu": torch.relu}
+FUNCTIONS = {
+    "swiglu": functional.silu,
+    "geglu": functional.gelu,
+    "geglu_tanh": functools.partial(functional.gelu, approximate="tanh"),
+    "reglu": torch.relu,
+}
 EVERY = [f"{name}{order}" for name in (*FUNCTIONS, "swigluoai") for order in ("", "_interleaved")]
 SCHEDULES = ("eager", "lazy", "random")
 

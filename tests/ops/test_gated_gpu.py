@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 import pytest
@@ -14,7 +15,12 @@ from torch.nn import functional  # noqa: E402
 import triton_ext  # noqa: E402
 
 pytestmark = pytest.mark.sm90
-FUNCTIONS = {"swiglu": functional.silu, "geglu": functional.gelu, "reglu": torch.relu}
+FUNCTIONS = {
+    "swiglu": functional.silu,
+    "geglu": functional.gelu,
+    "geglu_tanh": functools.partial(functional.gelu, approximate="tanh"),
+    "reglu": torch.relu,
+}
 
 
 def gated(sums, activation):

@@ -36,6 +36,7 @@ from triton_ext.ops import types as ops_types  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
 from triton_ext.ops.device import Gpu, require_gpu  # noqa: E402
 from triton_ext.ops.epilogue import NOTHING, Epilogue, finished  # noqa: E402
+from triton_ext.ops.gates import FUNCTIONS  # noqa: E402
 from triton_ext.ops.operands import (  # noqa: E402
     TmaView,
     aligned_empty,
@@ -1591,8 +1592,8 @@ class ImaginedGpu:
         made = made * epilogue.scale_b.view(1, -1) if fields.b_scales else made
         made = made + epilogue.bias if fields.bias else made
         made = made + epilogue.beta * residual[0] if fields.residual else made
-        activation = {None: lambda x: x, "relu": torch.relu, "silu": torch.nn.functional.silu}
-        c.copy_(activation[fields.activation](made))
+        activation = fields.activation
+        c.copy_(made if activation is None else FUNCTIONS[activation](made))
 
 
 @pytest.fixture

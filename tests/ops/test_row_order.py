@@ -180,6 +180,20 @@ def test_with_scales(arch, blocks):
     assert_same(made, by_definition(*values, offs, rows, out_rows, factors))
 
 
+@pytest.mark.parametrize("blocks", [(), (2,)])
+def test_rows_of_no_tokens_are_zeros_whatever_their_scales(blocks):
+    a, b = (
+        torch.zeros(0, 200).to(torch.float8_e4m3fn),
+        torch.ones(2, 200, 8).to(torch.float8_e4m3fn),
+    )
+    scale_a = torch.zeros(0, *blocks)
+    scale_b = torch.ones(2, *blocks, 8)
+    rows, offs = torch.arange(5).int(), torch.tensor([3, 5]).int()
+    with triton_ext.emulate("sm_90"):
+        made = triton_ext.scaled_grouped_mm(a, b, scale_a, scale_b, offs, rows=rows)
+    assert torch.equal(made, torch.zeros(5, 8).bfloat16())
+
+
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
 def test_the_compiler_passes_find_nothing(arch):
     generator = torch.Generator().manual_seed(5)
@@ -291,6 +305,9 @@ def test_what_does_not_fit():
         ):
             with pytest.raises(LayoutError, match=f"^{argument}"):
                 triton_ext.grouped_mm(a, b, offs, **given)
+        for counts in (offs[:1], offs.to("meta")):
+            with pytest.raises(LayoutError, match=r"counts"):
+                triton_ext.grouped_mm(b.mT, b, counts=counts)
         with pytest.raises(LayoutError, match=r"rows.*must be None"):
             triton_ext.grouped_mm(b.mT, b, rows=index)
         with pytest.raises(LayoutError, match=r"rows.*must be None"):

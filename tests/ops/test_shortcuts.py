@@ -27,8 +27,6 @@ from triton_ext.ops.device import Gpu
 class Launcher:
     """A kernel's direct launch that notes what it is given."""
 
-    fixed = ("fixed",)
-
     def __init__(self, config, started):
         self.config, self.started = config, started
 
@@ -38,8 +36,8 @@ class Launcher:
     def tensor_map(self, operand, address, shape, strides):
         return operand, address, tuple(shape), tuple(strides)
 
-    def start(self, *arguments):
-        self.started.append((self.config, arguments))
+    def __call__(self, grid, stream, arguments):
+        self.started.append((self.config, (*grid, stream, arguments)))
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +61,9 @@ def started():
         patch.setattr(planning, "PreparedLaunch", Launch)
         patch.setattr(launches, "_workspace", workspace)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        patch.setattr(checks, "find_gpu", lambda device: gpu)
+        patch.setattr(overrides, "offers", lambda device: True)
         for module in (checks, overrides):
-            patch.setattr(module, "find_gpu", lambda device: gpu)
             patch.setattr(module, "require_gpu", lambda device: gpu)
         patch.setattr(overrides, "active_emulator", lambda: gpu)
         patch.setattr(plans, "_current_gpu", lambda: -1)

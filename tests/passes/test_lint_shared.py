@@ -51,6 +51,7 @@ def test_there_are_enough_seeds():
     assert kinds == {
         "bank-conflict", "unswizzled-operand", "narrow-swizzle", "several-boxes", "padding",
         "misaligned-padding", "idle-part", "never-read", "shared-limit", "blocks-per-sm",
+        "permuted",
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Gluon kernels that read what TMA wrote as if it had another swizzle."""
+"""Gluon kernels that read what TMA or threads wrote as if it had another swizzle."""
 
 from __future__ import annotations
 
@@ -48,6 +48,20 @@ def copy_kernel(a_desc, c_desc):
     tma.store_wait(0)
 
 
+@gluon.jit
+def store_kernel(x_ptr, c_desc, OWN: gl.constexpr):
+    M: gl.constexpr = c_desc.block_type.shape[0]
+    N: gl.constexpr = c_desc.block_type.shape[1]
+    ROWS: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    rows = gl.arange(0, M, gl.SliceLayout(1, ROWS))
+    columns = gl.arange(0, N, gl.SliceLayout(0, ROWS))
+    c = gl.allocate_shared_memory(c_desc.dtype, c_desc.block_type.shape, OWN)
+    c.store(gl.load(x_ptr + rows[:, None] * N + columns[None, :]))
+    fence_async_shared()
+    async_store(c_desc, [0, 0], reinterpret(c, c.dtype, c.shape, c_desc.layout))
+    tma.store_wait(0)
+
+
 def whole(matrix, swizzle: int):
     """A descriptor whose block is a whole matrix of 16-bit elements."""
     layout = gl.NVMMASharedLayout(swizzle, 16, rank=2)
@@ -68,4 +82,11 @@ def copy(a, written: int, read: int):
     """A matrix, copied in with one swizzle, and out with another."""
     c = torch.zeros_like(a)
     copy_kernel[(1,)](whole(a, written), whole(c, read), **LAUNCH_OPTIONS)
+    return c
+
+
+def store(a, own, read: int):
+    """A matrix that threads store to shared memory in a layout, copied out with a swizzle."""
+    c = torch.zeros_like(a)
+    store_kernel[(1,)](a, whole(c, read), own, **LAUNCH_OPTIONS)
     return c

@@ -136,6 +136,10 @@ class Writer:
         kind = self.memory(shape, encoding)
         return self.value(f"ttg.memdesc_index {tile[0]}[{at}] : {tile[1]} -> {kind}"), kind
 
+    def reinterpret(self, tile: tuple[str, str], shape: str, encoding: str) -> tuple[str, str]:
+        kind = self.memory(shape, encoding)
+        return self.value(f"ttg.memdesc_reinterpret {tile[0]} : {tile[1]} -> {kind}"), kind
+
     def slice(
         self, tile: tuple[str, str], at: str, shape: str, whole: str, encoding: str
     ) -> tuple[str, str]:
@@ -463,6 +467,35 @@ def stored_alloc(writer: Writer) -> tuple[str, str]:
     return writer.value(f"ttg.local_alloc {value} : ({kind}) -> {memory}", 1), memory
 
 
+def permutations() -> Iterator[Seed]:
+    """A tile is stored in one layout, and a TMA store takes it in another."""
+
+    def stored(
+        name: str, own: str, taken: str, shape: str = "64x64xf16", *, both: bool = False,
+        copied: bool = False, **rest: Any,
+    ) -> Seed:  # fmt: skip
+        writer = Writer()
+        tile = writer.alloc("64x64xf16", own)
+        view = writer.reinterpret(tile, shape, taken)
+        if copied:
+            writer.tma_load(tile, "64x64xf16", own)
+        else:
+            writer.store(tile, "64x64xf16", ROWS_16)
+        if both:
+            writer.tma_load(view, shape, taken)
+        writer.tma_store(view, shape, taken)
+        return Seed(name, writer.text, **rest)
+
+    for width in (0, 32, 64):
+        yield stored(f"permuted-{width}", nvmma(128), nvmma(width), kinds=("permuted",), line=3,
+                     said=("ttg.local_store at seed.py:2", "is taken for element"))  # fmt: skip
+    yield stored("permuted-plain", swizzled(1, 1, 1), nvmma(128), kinds=("permuted",), line=3)
+    yield stored("permuted-copied", nvmma(128), nvmma(64), copied=True, kinds=("permuted",), line=3)
+    yield stored("clean-same-swizzle", swizzled(8, 1, 8), nvmma(128))
+    yield stored("clean-both", nvmma(128), nvmma(64), both=True)
+    yield stored("clean-other-shape", nvmma(128), nvmma(64), "128x32xf16")
+
+
 def limits() -> Iterator[Seed]:
     def sized(name: str, shared: int, **rest: Any) -> Seed:
         clean = exchange(name, swizzled(1, 1, 1), ROWS, ROWS, kinds=())
@@ -485,5 +518,5 @@ def limits() -> Iterator[Seed]:
 
 def all_seeds() -> list[Seed]:
     """Every module, with and without faults."""
-    makers = (conflicts, swizzles, boxes, paddings, idle, unread, limits)
+    makers = (conflicts, swizzles, boxes, paddings, idle, unread, permutations, limits)
     return [seed for make in makers for seed in make()]

@@ -150,26 +150,19 @@ def launch_compiled(config, a, b, extras, multiprocessors, workspace=None, in_pl
     if in_place:
         out = extras["c0_desc"]
     matrices = {
-        "a_desc": ((a if config.product.a_major == "K" else a.mT).contiguous(), plan.a_tile),
-        "b_desc": ((b.mT if config.product.b_major == "K" else b).contiguous(), plan.b_tile),
-        "c_desc": (out, plan.c_tile),
-        "c0_desc": (extras.get("c0_desc"), plan.c_tile),
-        "last_desc": (out, plan.last_tile),
+        "a_desc": (a if config.product.a_major == "K" else a.mT).contiguous(),
+        "b_desc": (b.mT if config.product.b_major == "K" else b).contiguous(),
+        "c_desc": out,
+        "last_desc": out,
+        **extras,
     }
-    matrices["edge_desc"] = (
-        matrices["a_desc" if config.tile.swap_ab else "b_desc"][0],
-        plan.edge_tile,
-    )
-    for name, tile in zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False):
-        matrices[name] = extras[name], tile
+    matrices["edge_desc"] = matrices["a_desc" if config.tile.swap_ab else "b_desc"]
     if workspace is None:
         workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device=a.device)
     values = {"workspace": workspace, "group": plan.group, **extras}
-    for name in plan.arguments:
-        if name in matrices:
-            matrix, tile = matrices[name]
-            layout = to_gluon(tile.tma_encoding)
-            values[name] = TensorDescriptor.from_tensor(matrix, list(tile.tma_shape), layout)
+    for name, tile in plan.tiles.items():
+        layout = to_gluon(tile.tma_encoding)
+        values[name] = TensorDescriptor.from_tensor(matrices[name], list(tile.tma_shape), layout)
     return out, plan.launch(values)
 
 

@@ -91,18 +91,10 @@ _LIST = "list of integers; write it as 0,128,256"
     text="Text, JSON, a picture of the banks (with fill: of the whole tile), or a page.",
 )
 def banks(
-    described: Description,
-    what: str | None,
-    shape: tuple[int, ...] | None,
-    access: str | None,
-    at: tuple[tuple[int, ...], ...],
-    trans: bool,
-    width: str | None,
-    along: int | None,
-    warps: int | None,
-    offsets: tuple[int | None, ...] | None,
-    form: str,
-) -> None:
+    described: Description, what: str | None, shape: tuple[int, ...] | None, access: str | None,
+    at: tuple[tuple[int, ...], ...], trans: bool, width: str | None, along: int | None,
+    warps: int | None, offsets: tuple[int | None, ...] | None, form: str,
+) -> None:  # fmt: skip
     """How many wavefronts an access to shared memory takes, and which lanes collide in which bank.
 
     The layout is an MLIR attribute ('#ttg.nvmma_shared<{...}>', '#ttg.shared_linear<...>',

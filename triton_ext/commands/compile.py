@@ -108,18 +108,10 @@ def _launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def compile(
-    context: click.Context,
-    passes: str,
-    list_: bool,
-    target: str,
-    signature: str | None,
-    launch: dict[str, int],
-    emit: str | None,
-    sass: bool,
-    form: str,
-    script: str | None,
+    context: click.Context, passes: str, list_: bool, target: str, signature: str | None,
+    launch: dict[str, int], emit: str | None, sass: bool, form: str, script: str | None,
     arguments: tuple[str, ...],
-) -> None:
+) -> None:  # fmt: skip
     """Compile the Triton and Gluon kernels of SCRIPT, or of SCRIPT::KERNEL, and run none.
 
     Needs no GPU. Without --signature, the script runs as ever, on the host, and each kernel that

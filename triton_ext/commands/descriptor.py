@@ -54,19 +54,10 @@ from triton_ext.render.words import by
 @format_option("text", "json", "svg", "html", text="Text, JSON, a picture, or a page.")
 @click.pass_context
 def descriptor(
-    context: click.Context,
-    described: Description,
-    what: str | None,
-    arch: str,
-    shape: tuple[int, ...] | None,
-    instr: tuple[int, ...] | None,
-    operand: str,
-    start: int | None,
-    explained: bool,
-    kind: str | None,
-    form: str,
-    tile: str | None,
-) -> None:
+    context: click.Context, described: Description, what: str | None, arch: str,
+    shape: tuple[int, ...] | None, instr: tuple[int, ...] | None, operand: str, start: int | None,
+    explained: bool, kind: str | None, form: str, tile: str | None,
+) -> None:  # fmt: skip
     """Decode a 64-bit matrix descriptor, hold it against a tile, or derive that of a tile.
 
     A number is decoded, and what is illegal in it, or suspicious, is said (exit status 1 if it is

@@ -50,14 +50,9 @@ _Thing = tuple[str, Any]
 @time_limited
 @click.pass_context
 def diff(
-    context: click.Context,
-    a: str,
-    b: str,
-    shape: tuple[int, ...] | None,
-    arch: str,
-    kind: str | None,
-    form: str,
-) -> None:
+    context: click.Context, a: str, b: str, shape: tuple[int, ...] | None, arch: str,
+    kind: str | None, form: str,
+) -> None:  # fmt: skip
     """Show how two of a kind differ, side by side.
 
     A and B are encodings (MLIR attributes, or what `layout --format json` wrote), descriptors

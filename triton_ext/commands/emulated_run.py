@@ -112,7 +112,7 @@ class EmulatedRun:
                     raise
                 script_failed(error, script)
             self._judged(gpu)
-            if self.schedules.every and not gpu.launches:
+            if self.schedules.all_schedules and not gpu.launches:
                 say(_NOTHING_RAN, err=True)
             for text in gpu.missed_breakpoints():
                 say(text, err=True)
@@ -126,21 +126,21 @@ class EmulatedRun:
         if not tracing.wanted:
             return found
         file = None
-        if tracing.file is not None:
-            file = self._ending.enter_context(tracing.file.open("w", encoding="utf-8"))
+        if tracing.trace_file is not None:
+            file = self._ending.enter_context(tracing.trace_file.open("w", encoding="utf-8"))
 
         def lines(event: Event, *, as_json: bool) -> list[str]:
             return [json.dumps(event)] if as_json else list(as_text(event))
 
         def write(event: Event) -> None:
-            if tracing.shown:
+            if tracing.trace:
                 for line in lines(event, as_json=self.form == "json"):
                     say(line, err=True)
-            if tracing.file is not None and file is not None:
-                as_json = tracing.file.suffix == ".jsonl"
+            if tracing.trace_file is not None and file is not None:
+                as_json = tracing.trace_file.suffix == ".jsonl"
                 file.writelines(f"{line}\n" for line in lines(event, as_json=as_json))
 
-        trace = Trace(write, tracing.only, tracing.blocks or None)
+        trace = Trace(write, tracing.only, tracing.block or None)
         self._ending.callback(trace.close)
         return [*found, trace]
 
@@ -154,7 +154,7 @@ class EmulatedRun:
                     say(line, err=True)
 
         try:
-            for location in self.stops.locations:
+            for location in self.stops.break_at:
                 gpu.break_at(location, look)
         except EmulationError as error:
             raise click.BadParameter(str(error), param_hint="--break-at") from None
@@ -183,7 +183,7 @@ class EmulatedRun:
 
     def _report(self, gpu: EmulatedGpu, findings: list[Finding]) -> None:
         """As JSON, how many faults of each kind there were, and what was undefined."""
-        others = self.tracing.shown or self.prediction.shown
+        others = self.tracing.trace or self.prediction.time
         if self.form != "json" or (others and not self.stats):
             return
         faults = Counter(each.rule for each in findings if each.level == "error")
@@ -199,7 +199,7 @@ class EmulatedRun:
 
     def _end(self, gpu: EmulatedGpu) -> None:
         """What is said of a run that ended well."""
-        if self.prediction.shown:
+        if self.prediction.time:
             for each in gpu.timelines:
                 show(self.form, err=True, json=each.as_object, text=each.lines)
         if self.prediction.timeline is not None:

@@ -62,19 +62,10 @@ MAX_FILE_BYTES = 1 << 26
 @click.option("--target", type=Target(), help="With --convert: the GPU.  [default: sm_90]")
 @time_limited
 def layout(
-    described: Description,
-    given: tuple[str, ...],
-    shape: tuple[int, ...] | None,
-    cga: Any,
-    core: bool,
-    disable_swizzle: bool,
-    form: str,
-    explained: bool,
-    full: bool,
-    check: bool,
-    convert: bool,
-    target: str | None,
-) -> None:
+    described: Description, given: tuple[str, ...], shape: tuple[int, ...] | None, cga: Any,
+    core: bool, disable_swizzle: bool, form: str, explained: bool, full: bool, check: bool,
+    convert: bool, target: str | None,
+) -> None:  # fmt: skip
     """Dump the linear layout of a shared-memory encoding.
 
     The encoding is an MLIR attribute ('#ttg.nvmma_shared<{...}>', '#ttg.shared_linear<...>',

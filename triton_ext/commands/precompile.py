@@ -132,26 +132,11 @@ def _rows(text: str) -> tuple[int, ...]:
 @click.option("--jobs", type=click.IntRange(1), help="Processes.  [default: one a core]")
 @format_option("text", "json")
 def precompile(
-    weights: tuple[tuple[int, int], ...],
-    arch: str,
-    types: tuple[str, ...],
-    out_type: str | None,
-    rows: tuple[int, ...] | None,
-    a_major: Any,
-    b_major: Any,
-    fixed: bool,
-    batched: bool,
-    bias: bool,
-    activation: str | None,
-    residual: bool,
-    scales: str | None,
-    no_fast_accum: bool,
-    gpu: Any,
-    sms: int | None,
-    out: str | None,
-    jobs: int | None,
-    form: str,
-) -> int:
+    weights: tuple[tuple[int, int], ...], arch: str, types: tuple[str, ...], out_type: str | None,
+    rows: tuple[int, ...] | None, a_major: Any, b_major: Any, fixed: bool, batched: bool,
+    bias: bool, activation: str | None, residual: bool, scales: str | None, no_fast_accum: bool,
+    gpu: Any, sms: int | None, out: str | None, jobs: int | None, form: str,
+) -> int:  # fmt: skip
     """Compile the kernels that products C (M, N) = A (M, K) @ B (K, N) will ask for.
 
     Needs no GPU. WEIGHTS are the sizes NxK of B, those of a model's linear layers; without any, a

@@ -190,29 +190,9 @@ def _schedule(text: str) -> str | Path:
 @click.argument("script", type=click.Path(dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
-    arch: str,
-    schedule: str | Path,
-    all_schedules: bool,
-    witness: Path | None,
-    explain_wait: str | None,
-    max_steps: int | None,
-    trace: bool,
-    trace_file: Path | None,
-    break_at: tuple[str, ...],
-    hits: int,
-    only: str,
-    block: tuple[tuple[int, int, int], ...],
-    time: bool,
-    gpu_name: str | None,
-    warm: bool,
-    timeline: Path | None,
-    no_values: bool,
-    stats: bool,
-    form: str,
-    script: str,
-    arguments: tuple[str, ...],
-    **options: Any,  # seed, timeout and what is checked: as `emulate` takes them
-) -> None:
+    arch: str, max_steps: int | None, stats: bool, form: str, script: str,
+    arguments: tuple[str, ...], **options: Any,
+) -> None:  # fmt: skip
     """Run a Python script whose Triton and Gluon kernels execute on the emulated GPU; or a file of
     CUDA C++ (.cu), or a program that has PTX in it.
 
@@ -237,10 +217,8 @@ def run(
     """
     script = found_script(script)
     kind = kind_of(script)
-    prediction = Prediction(time, gpu_name, warm, timeline, not no_values)
-    stops = Stops(break_at, hits)
-    tracing = Tracing(trace, trace_file, only, block)
-    schedules = Schedules(schedule, all_schedules, witness, explain_wait, options["seed"])
+    prediction, stops = Prediction.of(options), Stops.of(options)
+    tracing, schedules = Tracing.of(options), Schedules.of(options)
     prediction.check()
     stops.check()
     tracing.check()
@@ -256,15 +234,17 @@ def run(
     target = target_number(guessed(script, kind) if arch == "auto" else arch)
     model = None
     if prediction.wanted:
-        model = gpu_of(gpu_name or True, target, argument="--gpu").but(warm=warm)
+        model = gpu_of(prediction.gpu_name or True, target, argument="--gpu")
+        model = model.but(warm=prediction.warm)
     settings = {
-        "schedule": schedule,
-        "schedules": "all" if all_schedules else None,
-        "explain_wait": explain_wait,
+        "schedule": schedules.schedule,
+        "schedules": "all" if schedules.all_schedules else None,
+        "explain_wait": schedules.explain_wait,
+        "seed": schedules.seed,
         "max_steps": max_steps or MAX_STEPS,
         "time": model,
-        "values": not no_values,
-        **options,
+        "values": not prediction.no_values,
+        **options,  # the timeout and what is checked: as `emulate` takes them
     }
     emulated = EmulatedRun(tracing, stops, schedules, prediction, form=form, stats=stats)
     emulated.execute(script, kind, arguments, target, settings)

@@ -47,17 +47,10 @@ _LIST = Parsed("text", integers(base=0), "list of integers; write it as 4096,1")
 @click.option("--cta", type=int, default=0, help="Which block of the cluster copies its part.")
 @format_option("text", "json", "html", text="Tables, JSON, or a page that plays the copies.")
 def tma(
-    described: Description,
-    shape: tuple[int, ...],
-    block: tuple[int, ...],
-    strides: tuple[int, ...] | None,
-    at: tuple[int, ...] | None,
-    core_matrices: bool,
-    address: int,
-    cga: Any,
-    cta: int,
-    form: str,
-) -> None:
+    described: Description, shape: tuple[int, ...], block: tuple[int, ...],
+    strides: tuple[int, ...] | None, at: tuple[int, ...] | None, core_matrices: bool, address: int,
+    cga: Any, cta: int, form: str,
+) -> None:  # fmt: skip
     """Show the tensor map of a tensor, and the TMA copies that fill one tile of it.
 
     How many copies and why, their coordinates and places in shared memory, the bytes that the

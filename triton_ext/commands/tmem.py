@@ -77,23 +77,11 @@ def _element(text: str) -> tuple[int, int]:
 )
 @format_option("text", "json", "svg", "html", text="Text, JSON, a picture, or a page.")
 def tmem(
-    attribute: str | None,
-    m: int | None,
-    n: int | None,
-    k: int | None,
-    bits: str | None,
-    cta_group: str,
-    packed: bool | None,
-    ws: bool,
-    sparse: bool,
-    scales: bool,
-    shape: tuple[int, ...] | None,
-    load: str | None,
-    warps: int | None,
-    wanted: tuple[int, int] | None,
-    address: int | None,
-    form: str,
-) -> None:
+    attribute: str | None, m: int | None, n: int | None, k: int | None, bits: str | None,
+    cta_group: str, packed: bool | None, ws: bool, sparse: bool, scales: bool,
+    shape: tuple[int, ...] | None, load: str | None, warps: int | None,
+    wanted: tuple[int, int] | None, address: int | None, form: str,
+) -> None:  # fmt: skip
     """Show where a matrix lies in Blackwell's tensor memory: its lanes and columns.
 
     The matrix is an accumulator (--n), an operand A (--k), block scale factors (--scales), or a

@@ -57,18 +57,9 @@ def major_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callabl
 @click.option("--store/--no-store", default=True, help="Keep the fastest for later processes.")
 @format_option("text", "json")
 def tune(
-    m: int,
-    n: int,
-    k: int,
-    kind: str,
-    out_type: str | None,
-    a_major: str,
-    b_major: str,
-    batch: int,
-    candidates: int,
-    store: bool,
-    form: str,
-) -> None:
+    m: int, n: int, k: int, kind: str, out_type: str | None, a_major: str, b_major: str, batch: int,
+    candidates: int, store: bool, form: str,
+) -> None:  # fmt: skip
     """Measure configurations of the matmul C (M, N) = A (M, K) @ B (K, N) on this GPU.
 
     The fastest is kept in ~/.cache/triton_ext/tuned.json (TRITON_EXT_CACHE_DIR: another folder),

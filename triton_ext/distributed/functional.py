@@ -14,7 +14,6 @@ from triton_ext.distributed import launches
 from triton_ext.distributed.launches import Kind
 from triton_ext.distributed.workspace import Workspace, workspace_of
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
-from triton_ext.kernels.epilogue import ACTIVATIONS
 from triton_ext.ops import flops, registered
 from triton_ext.ops.call import Call, is_bare
 from triton_ext.ops.checks import check_operands
@@ -225,18 +224,12 @@ def _checked(
     return Epilogue(bias, activation, scale_a=scale_a, scale_b=scale_b)
 
 
-def _early(epilogue: Epilogue) -> Epilogue:
-    """What of it a kernel applies."""
-    fused = epilogue.activation in (None, *ACTIVATIONS)
-    return epilogue if fused else epilogue._replace(activation=None)
-
-
 def _gains(
     kind: Kind, a: Tensor, b: Tensor, ranks: int, epilogue: Epilogue, dtype: torch.dtype | None
 ) -> bool:
     """Whether there is a kernel that communicates, and it is expected to be faster."""
     try:
-        call = launches.prepared(kind, a, b, ranks, _early(epilogue), dtype)
+        call = launches.prepared(kind, a, b, ranks, epilogue, dtype)
     except (LayoutError, UnsupportedDeviceError):
         return False
     launched, with_host = call.gain
@@ -249,10 +242,8 @@ def _overlapped(
     out_dtype: torch.dtype | None,
 ) -> Tensor:  # fmt: skip
     """The product by a kernel that waits for other ranks; LayoutError if there is none."""
-    early = _early(epilogue)
     make = {"gather": launches.gather, "scatter": launches.scatter}[kind]
-    made = make(a, b, workspace, early, out_dtype)
-    return made if early is epilogue else activated(made, epilogue.activation)
+    return make(a, b, workspace, epilogue, out_dtype)
 
 
 def _run(

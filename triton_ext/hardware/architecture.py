@@ -108,10 +108,7 @@ class Target:
     @classmethod
     def parse(cls, text: Any) -> Target:
         """The target of a name, such as ``90``, ``"sm90"``, ``"sm_100a"``, ``"compute_103f"``.
-
-        Raises:
-            LayoutError: not a name, or a target that is not known.
-        """
+        Raises LayoutError: not a name, or a target that is not known."""
         name = _NAME.fullmatch(str(text).strip())
         if name is None or len(name[1]) > 3 or int(name[1]) not in CAPABILITIES:
             raise LayoutError("arch", text, f"must be one of {KNOWN}, or with a suffix a or f")
@@ -146,11 +143,8 @@ def compiled_for(number: int) -> Target:
 
 
 def target_number(arch: Any) -> int:
-    """The compute capability, times ten, that a user names: 100 for ``"sm_100a"``.
-
-    Raises:
-        LayoutError: it is not known.
-    """
+    """The compute capability, times ten, that a user names: 100 for ``"sm_100a"``. Raises
+    LayoutError: it is not known."""
     return Target.parse(arch).number
 
 
@@ -158,9 +152,7 @@ def architecture(arch: Any) -> Architecture:
     """The generation of a target's matrix descriptors: 90 (wgmma) or 100 (tcgen05).
 
     100 is that of sm_103, sm_107 and sm_110, too: they have its descriptors and instructions.
-
-    Raises:
-        LayoutError: the target is not known, or its tensor cores read registers alone.
+    Raises LayoutError: the target is not known, or its tensor cores read registers alone.
     """
     rule = "must be sm_90 (wgmma) or sm_100 (tcgen05), or sm_103, sm_107 or sm_110 as sm_100"
     try:

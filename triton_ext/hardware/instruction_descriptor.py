@@ -101,10 +101,8 @@ def legal_n(kind: str, m: int, cta_group: int, *, weight_stationary: bool = Fals
     """The N extents that a product with this M may have (PTX ISA, "Matrix Shape", dense).
 
     `weight_stationary` is the ``.ws`` form (CUTLASS, ``mma_traits_sm100_frag.hpp``,
-    ``tmem_frg_ws``).
-
-    Raises:
-        LayoutError: an unknown kind or CTA group, or an M that the two do not have.
+    ``tmem_frg_ws``). Raises LayoutError: an unknown kind or CTA group, or an M that the two do not
+    have.
     """
     one_of("kind", kind, KINDS)
     one_of("cta_group", cta_group, (1, 2))
@@ -146,11 +144,7 @@ _K_FIELDS: dict[str, Fields] = {
 
 @functools.cache
 def fields_of(kind: str) -> Fields:
-    """The fields of a kind: name -> (first bit, bits).
-
-    Raises:
-        LayoutError: an unknown kind.
-    """
+    """The fields of a kind: name -> (first bit, bits). Raises LayoutError: an unknown kind."""
     one_of("kind", kind, KINDS)
     fields = BLOCK_SCALED_FIELDS if KINDS[kind].block_scaled else DENSE_FIELDS
     return {**fields, **_K_FIELDS.get(kind, {})}
@@ -187,11 +181,8 @@ def _codes(kind: str) -> dict[str, tuple[str, dict[Any, int]]]:
 
 
 def raw_fields(value: int, kind: str) -> dict[str, int]:
-    """Every field as its bits say, and under ``reserved`` what else is set.
-
-    Raises:
-        LayoutError: not an unsigned 32-bit integer, or an unknown kind.
-    """
+    """Every field as its bits say, and under ``reserved`` what else is set. Raises LayoutError: not
+    an unsigned 32-bit integer, or an unknown kind."""
     return extract("instruction descriptor", value, 32, fields_of(kind))
 
 
@@ -302,11 +293,8 @@ class InstructionDescriptor(Displayed):
 
     @classmethod
     def decode(cls, value: int, kind: str) -> InstructionDescriptor:
-        """The descriptor that a 32-bit value encodes for a kind.
-
-        Raises:
-            LayoutError: reserved bits are set, or a field is illegal for the kind.
-        """
+        """The descriptor that a 32-bit value encodes for a kind. Raises LayoutError: reserved bits
+        are set, or a field is illegal for the kind."""
         raw = raw_fields(value, kind)
         if raw["reserved"]:
             bits = [bit for bit in range(32) if raw["reserved"] >> bit & 1]

@@ -49,20 +49,14 @@ VERSION = {90: 0, 100: 1}
 
 
 def raw_fields(value: int, arch: Any) -> dict[str, int]:
-    """Every field of a descriptor as its bits say, and under ``reserved`` what else is set.
-
-    Raises:
-        LayoutError: not an unsigned 64-bit integer, or an unknown architecture.
-    """
+    """Every field of a descriptor as its bits say, and under ``reserved`` what else is set. Raises
+    LayoutError: not an unsigned 64-bit integer, or an unknown architecture."""
     return extract("descriptor", value, 64, FIELDS[architecture(arch)])
 
 
 def problems(value: int, arch: Any) -> list[str]:
-    """What is illegal in a descriptor, in words; empty if nothing is.
-
-    Raises:
-        LayoutError: as `raw_fields`.
-    """
+    """What is illegal in a descriptor, in words; empty if nothing is. Raises LayoutError: as
+    `raw_fields`."""
     arch = architecture(arch)
     raw = raw_fields(value, arch)
     found = []
@@ -130,11 +124,8 @@ class SmemDescriptor(Displayed):
 
     @classmethod
     def decode(cls, value: int, arch: Any) -> SmemDescriptor:
-        """The descriptor that a 64-bit value encodes.
-
-        Raises:
-            LayoutError: reserved bits are set, or a field is illegal; the rule lists all of it.
-        """
+        """The descriptor that a 64-bit value encodes. Raises LayoutError: reserved bits are set, or
+        a field is illegal; the rule lists all of it."""
         arch = architecture(arch)
         wrong = problems(value, arch)
         if wrong:

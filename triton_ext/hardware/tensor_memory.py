@@ -68,11 +68,8 @@ class TmemAddress:
 
     @classmethod
     def decode(cls, address: int) -> TmemAddress:
-        """The cell of a 32-bit address.
-
-        Raises:
-            LayoutError: not 32 bits, or a lane or column outside of TMEM.
-        """
+        """The cell of a 32-bit address. Raises LayoutError: not 32 bits, or a lane or column
+        outside of TMEM."""
         address = integer("address", address, 0, 1 << 32)
         return cls(address >> 16, address & 0xFFFF)
 
@@ -123,11 +120,8 @@ def check_allocation(
 
 
 def allocation_columns(columns: int) -> int:
-    """The smallest legal tcgen05.alloc that holds this many columns.
-
-    Raises:
-        LayoutError: no columns, or more than TMEM has.
-    """
+    """The smallest legal tcgen05.alloc that holds this many columns. Raises LayoutError: no
+    columns, or more than TMEM has."""
     columns = integer("columns", columns, 1, TMEM_COLUMNS + 1)
     return max(ALLOCATION_UNIT, 1 << (columns - 1).bit_length())
 
@@ -199,11 +193,8 @@ DATA_PATH_LAYOUTS: tuple[DataPathLayout, ...] = (
 def data_path_layout(
     m: int, cta_group: int = 1, *, sparse: bool = False, weight_stationary: bool = False
 ) -> DataPathLayout:
-    """The data path layout that an MMA instruction uses.
-
-    Raises:
-        LayoutError: no instruction has these M, cta_group and mode.
-    """
+    """The data path layout that an MMA instruction uses. Raises LayoutError: no instruction has
+    these M, cta_group and mode."""
     one_of("cta_group", cta_group, (1, 2))
     m = integer("m", m, 0, 1 << 31)
     fitting = [
@@ -388,11 +379,8 @@ class TmemFootprint:
 
 
 def tmem_footprint(layout: LinearLayout) -> TmemFootprint:
-    """The lanes and columns of a matrix in TMEM.
-
-    Raises:
-        LayoutError: not a layout of a matrix in TMEM.
-    """
+    """The lanes and columns of a matrix in TMEM. Raises LayoutError: not a layout of a matrix in
+    TMEM."""
     lanes, _, columns = matrix_bases(layout)
     holes = sum(1 << bit for bit in range(5) if not any(lanes[bit]))
     used = [lane for lane in range(TMEM_LANES) if not lane & holes]

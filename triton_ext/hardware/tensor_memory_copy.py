@@ -76,11 +76,8 @@ COPY_SHAPES: dict[tuple[str, str], CopyShape] = {
 
 
 def copy_shape(name: str, multicast: str = "") -> CopyShape:
-    """The shape of a tcgen05.cp.
-
-    Raises:
-        LayoutError: no such shape, or not with this ``.multicast``.
-    """
+    """The shape of a tcgen05.cp. Raises LayoutError: no such shape, or not with this
+    ``.multicast``."""
     found = COPY_SHAPES.get((name, multicast))
     if found is None:
         legal = ", ".join(".".join(filter(None, pair)) for pair in COPY_SHAPES)

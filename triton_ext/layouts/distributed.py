@@ -231,12 +231,8 @@ class NvidiaMma:
         return _matrix_order(self.rank, row_major=not self.is_hopper)
 
     def to_linear_layout(self, shape: Sequence[int]) -> LinearLayout:
-        """The layout of a tensor of `shape`.
-
-        Raises:
-            LayoutError: an instruction's N that is no power of two, which linear layouts cannot
-                express.
-        """
+        """The layout of a tensor of `shape`. Raises LayoutError: an instruction's N that is no
+        power of two, which linear layouts cannot express."""
         tile = _powers("instr_shape", self.instr_shape[:2] if self.is_hopper else self.instr_shape)
         order = _matrix_order(self.rank, row_major=True)
         layout = _mma_tile(tile, _ACCUMULATOR_K_WIDTH, order)

@@ -113,11 +113,8 @@ def layout_object(layout: LinearLayout) -> dict[str, Any]:
 
 
 def layout_from_object(item: Mapping[str, Any]) -> LinearLayout:
-    """The layout of `layout_object`.
-
-    Raises:
-        LayoutError: a name is there twice, or a size is not that of the bases.
-    """
+    """The layout of `layout_object`. Raises LayoutError: a name is there twice, or a size is not
+    that of the bases."""
     for key in ("in_dims", "out_dims"):
         names = [dim["name"] for dim in item[key]]
         if len(set(names)) != len(names):
@@ -147,11 +144,8 @@ def _to_object(dump: LayoutDump) -> dict[str, Any]:
 
 
 def from_json(text: str) -> list[LayoutDump]:
-    """The dumps that `to_json` wrote.
-
-    Raises:
-        LayoutError: not such a text (`SCHEMA`), or one that contradicts itself.
-    """
+    """The dumps that `to_json` wrote. Raises LayoutError: not such a text (`SCHEMA`), or one that
+    contradicts itself."""
     from triton_ext.layouts.schema import read_json  # which a dump itself does without
 
     return [_from_object(item) for item in read_json(text, SCHEMA)["layouts"]]

@@ -56,11 +56,8 @@ _ELSEWHERE = {
 
 
 def parse_encoding(text: str) -> SharedEncoding:
-    """Any shared encoding of NVIDIA GPUs, from its MLIR attribute.
-
-    Raises:
-        LayoutError: not one of `ENCODINGS`, or illegal.
-    """
+    """Any shared encoding of NVIDIA GPUs, from its MLIR attribute. Raises LayoutError: not one of
+    `ENCODINGS`, or illegal."""
     attribute = parse_attribute(text)
     kind = ENCODINGS.get(attribute.mnemonic)
     if kind is None:

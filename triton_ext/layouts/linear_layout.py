@@ -61,11 +61,8 @@ class LinearLayout(LinearMap):
         out_dim_sizes: Sequence[int] | None = None,
         require_surjective: bool = True,
     ) -> LinearLayout:
-        """The layout with these bases; the signature of Triton's binding of the same name.
-
-        Raises:
-            LayoutError: as the constructor, and if `require_surjective` and it is not.
-        """
+        """The layout with these bases; the signature of Triton's binding of the same name. Raises
+        LayoutError: as the constructor, and if `require_surjective` and it is not."""
         names = distinct_names("out_dim_names", out_dim_names)
         dims: list[str] | dict[str, int] = names
         if out_dim_sizes is not None:
@@ -170,11 +167,8 @@ class LinearLayout(LinearMap):
         return LinearLayout._trusted(bases, out_dims)
 
     def compose(self, outer: LinearLayout) -> LinearLayout:
-        """``outer`` after ``self``: the layout x -> outer(self(x)).
-
-        Raises:
-            LayoutError: the output dims of `self` are not the input dims of `outer` (in any
-                order), or one of them is larger.
+        """``outer`` after ``self``: the layout x -> outer(self(x)). Raises LayoutError: the output
+        dims of `self` are not the input dims of `outer` (in any order), or one of them is larger.
         """
         expected_names("outer", _layout("outer", outer)._bases, self._out_dims)
         for name, size in self._out_dims.items():
@@ -206,11 +200,8 @@ class LinearLayout(LinearMap):
         It says, for example, which shared-memory offset holds the element of a register. Where
         `outer` is not injective, the choice is Triton 3.9's: a dimension on which both layouts
         agree, and whose output bits no other dimension of either touches, maps to itself; every
-        other free bit of the answer is 0.
-
-        Raises:
-            LayoutError: the output dims differ, or `self` reaches a coordinate that `outer` does
-                not.
+        other free bit of the answer is 0. Raises LayoutError: the output dims differ, or `self`
+        reaches a coordinate that `outer` does not.
         """
         expected_names("outer", _layout("outer", outer)._out_dims, self._out_dims)
         names = list(self._out_dims)
@@ -237,11 +228,8 @@ class LinearLayout(LinearMap):
         return answer
 
     def invert(self) -> LinearLayout:
-        """The inverse of an invertible layout.
-
-        Raises:
-            LayoutError: it is not a bijection; `pseudoinvert` may be what is wanted.
-        """
+        """The inverse of an invertible layout. Raises LayoutError: it is not a bijection;
+        `pseudoinvert` may be what is wanted."""
         if not self.is_invertible():
             raise LayoutError(
                 "self",
@@ -276,10 +264,7 @@ class LinearLayout(LinearMap):
 
     def reshape_ins(self, dims: Mapping[str, int]) -> LinearLayout:
         """Split the input, read as one integer (first dimension lowest), into other dimensions.
-
-        Raises:
-            LayoutError: a size is no power of two, or their product is not `total_in_size`.
-        """
+        Raises LayoutError: a size is no power of two, or their product is not `total_in_size`."""
         dims = _reshaped(dims, self.total_in_size)
         flat = [basis for vectors in self._bases.values() for basis in vectors]
         bases, start = {}, 0
@@ -291,10 +276,7 @@ class LinearLayout(LinearMap):
 
     def reshape_outs(self, dims: Mapping[str, int]) -> LinearLayout:
         """Split the output, read as one integer (first dimension lowest), into other dimensions.
-
-        Raises:
-            LayoutError: a size is no power of two, or their product is not `total_out_size`.
-        """
+        Raises LayoutError: a size is no power of two, or their product is not `total_out_size`."""
         dims = _reshaped(dims, self.total_out_size)
         old, new = tuple(self._out_dims.values()), tuple(dims.values())
         if old == new:  # other names alone

@@ -134,10 +134,8 @@ class NVMMAShared(SharedEncoding):
         """The largest swizzle that fits a tile: Gluon's ``NVMMASharedLayout.get_default_for``.
 
         The widest atom whose row fits the contiguous dimension of what one block holds, provided
-        that the other dimensions together have the 8 rows of an atom; otherwise none.
-
-        Raises:
-            LayoutError: illegal arguments; among them `fp4_padded` where 128 bytes do not fit.
+        that the other dimensions together have the 8 rows of an atom; otherwise none. Raises
+        LayoutError: illegal arguments; among them `fp4_padded` where 128 bytes do not fit.
         """
         one_of("element_bitwidth", element_bitwidth, ELEMENT_BITWIDTHS)
         flag("transposed", transposed)
@@ -246,10 +244,8 @@ def tma_box_shape(per_cta: Sequence[int], encoding: NVMMAShared) -> tuple[int, .
     """The shape of the TMA boxes that fill a tile of shape `per_cta`, in elements.
 
     At most 256 along each dimension; along the contiguous one exactly the swizzle width, if there
-    is a swizzle. With fp4_padded the width is that of packed bytes.
-
-    Raises:
-        LayoutError: the contiguous dimension is smaller than the swizzle width.
+    is a swizzle. With fp4_padded the width is that of packed bytes. Raises LayoutError: the
+    contiguous dimension is smaller than the swizzle width.
     """
     box = [min(size, TMA_BOX_LIMIT) for size in per_cta]
     if encoding.swizzle_byte_width:

@@ -110,11 +110,8 @@ class PaddedShared(SharedEncoding):
         return self.linear.alignment
 
     def to_linear_layout(self, shape: Sequence[int] | None = None) -> LinearLayout:
-        """The layout before padding; `address` says where its offsets lie.
-
-        Raises:
-            LayoutError: a shape is given, and is not that of the encoding.
-        """
+        """The layout before padding; `address` says where its offsets lie. Raises LayoutError: a
+        shape is given, and is not that of the encoding."""
         return self.linear.to_linear_layout(shape)
 
     def stored_elements(self, shape: Sequence[int] | None = None) -> int:

@@ -114,11 +114,8 @@ def padded_offset(offset: Any, paddings: Paddings) -> Any:
 
 
 def checked_encoding(argument: str, value: Any) -> SharedEncoding:
-    """The value, if it is an encoding.
-
-    Raises:
-        LayoutError: it is something else; the rule says how an encoding is made of it.
-    """
+    """The value, if it is an encoding. Raises LayoutError: it is something else; the rule says how
+    an encoding is made of it."""
     if isinstance(value, SharedEncoding):
         return value
     raise LayoutError(argument, value, "must be a shared-memory encoding" + way_out(value))
@@ -132,11 +129,8 @@ def checked_kind(argument: str, value: Any, kind: type[_Own]) -> _Own:
 
 
 def checked_layout(argument: str, value: Any) -> LinearLayout:
-    """The value, if it is a linear layout.
-
-    Raises:
-        LayoutError: it is something else; the rule says how a layout is made of it.
-    """
+    """The value, if it is a linear layout. Raises LayoutError: it is something else; the rule says
+    how a layout is made of it."""
     if isinstance(value, LinearLayout):
         return value
     rule = "must be a LinearLayout" + way_out(value, ".to_linear_layout(shape)")

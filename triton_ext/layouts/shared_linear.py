@@ -77,11 +77,8 @@ class SharedLinear(SharedEncoding):
         return len((self.offset_bases + self.block_bases)[0])
 
     def to_linear_layout(self, shape: Sequence[int] | None = None) -> LinearLayout:
-        """The layout itself; a ``block`` dimension only if there are block bases.
-
-        Raises:
-            LayoutError: a shape is given, and is not that of the bases.
-        """
+        """The layout itself; a ``block`` dimension only if there are block bases. Raises
+        LayoutError: a shape is given, and is not that of the bases."""
         layout = memory_layout(self.offset_bases, self.block_bases)
         own = tuple(layout.out_dims.values())
         if shape is not None and tuple(shape) != own:

@@ -79,9 +79,7 @@ class SwizzledShared(SharedEncoding):
         """The linear layout of a tile of `shape`: ``offset`` (elements) -> coordinates.
 
         Column c of row r lies in chunk ``(c / vec) ^ (r / per_phase % max_phase)`` of its row.
-
-        Raises:
-            LayoutError: not a shape of powers of two of this rank.
+        Raises LayoutError: not a shape of powers of two of this rank.
         """
         shape = checked_shape(shape, self.rank)
         per_cta = shape_per_cta(self.cga_layout, shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from triton_ext.splitting import split_arguments
@@ -16,12 +16,14 @@ class Location:
     Attributes:
         file, line, column: the innermost one; line and column count from 1.
         callers: where the function around it was called, the innermost first.
+        name: what the source there calls the value; "" if it is not told.
     """
 
     file: str
     line: int
     column: int
     callers: tuple[Location, ...] = ()
+    name: str = ""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
@@ -48,10 +50,10 @@ class Source:
         if not positions:
             return None
         first, *callers = positions
-        return Location(*first, tuple(Location(*caller) for caller in callers))
+        return replace(first, callers=tuple(callers))
 
-    def _positions(self, text: str, depth: int) -> list[tuple[str, int, int]]:
-        """(file, line, column) of a location and its callers, the innermost first."""
+    def _positions(self, text: str, depth: int) -> list[Location]:
+        """A location and its callers, the innermost first."""
         if depth > 64:
             return []
         inside = re.fullmatch(r"loc\((.*)\)", text, re.DOTALL)
@@ -61,13 +63,14 @@ class Source:
             return self._positions(self._locations[text], depth + 1)
         position = re.match(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)', text)
         if position:
-            return [(position[1], int(position[2]), int(position[3]))]
+            return [Location(position[1], int(position[2]), int(position[3]))]
         call = re.fullmatch(r"callsite\((.*) at (#loc\d*|\".*)\)", text, re.DOTALL)
         if call:
             return self._positions(call[1], depth + 1) + self._positions(call[2], depth + 1)
-        named = re.fullmatch(r'"(?:[^"\\]|\\.)*"\((.*)\)', text, re.DOTALL)
+        named = re.fullmatch(r'"((?:[^"\\]|\\.)*)"\((.*)\)', text, re.DOTALL)
         if named:
-            return self._positions(named[1], depth + 1)
+            positions = self._positions(named[2], depth + 1)
+            return [replace(each, name=named[1]) for each in positions[:1]] + positions[1:]
         fused = re.fullmatch(r"fused(?:<.*>)?\[(.*)\]", text, re.DOTALL)
         if fused:
             for part in split_arguments(fused[1]):

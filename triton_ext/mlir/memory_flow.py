@@ -12,12 +12,20 @@ from functools import cached_property
 
 from triton_ext.mlir.ir import Block, Operation, Value
 from triton_ext.mlir.module import MlirModule
+from triton_ext.mlir.operations import CONTROL_FLOW
 
 VIEWS = (
     "ttg.memdesc_index", "ttg.memdesc_subslice", "ttg.memdesc_trans", "ttg.memdesc_reshape",
     "ttg.memdesc_reinterpret", "ttng.tmem_subslice", "ttng.reinterpret_tensor_descriptor",
 )  # fmt: skip
 """Operations whose result is the same memory as their first operand, seen otherwise."""
+FORWARDING = frozenset(
+    (
+        *VIEWS, *CONTROL_FLOW, "tt.call", "tt.return", "ttng.warp_group_dot_wait",
+        "ttg.local_dealloc",
+    )
+)  # fmt: skip
+"""Operations that touch no element of the memory that they take."""
 
 
 def _terminators(operation: Operation, region: int, name: str) -> Iterator[Operation]:

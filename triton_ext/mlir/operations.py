@@ -19,6 +19,8 @@ TMA_COPIES: dict[str, CopyDirection] = {
     "ttng.async_tma_scatter": "scatter",
 }
 """Their first operand is the descriptor; Triton wants its encoding to be that of the tile."""
+TMA_STORES = tuple(name for name, what in TMA_COPIES.items() if what not in ("load", "gather"))
+"""Those that take a tile out of shared memory."""
 CONTROL_FLOW = (
     "scf.for", "scf.while", "scf.if", "scf.yield", "scf.condition",
     "cf.br", "cf.cond_br", "arith.select", "ttg.warp_specialize", "ttg.warp_yield",

@@ -6,6 +6,7 @@ import importlib
 import torch
 
 from triton_ext.ops.functional import addmm, bmm, linear, matmul, scaled_mm
+from triton_ext.ops.fusion import fuse_activations
 from triton_ext.ops.grouped import grouped_mm, scaled_grouped_mm
 from triton_ext.ops.overrides import drop_in
 from triton_ext.ops.quantize import quantize_1x128, quantize_128x128
@@ -21,6 +22,7 @@ __all__ = [
     "bmm",
     "drop_in",
     "fixed_kernels",
+    "fuse_activations",
     "grouped_mm",
     "linear",
     "matmul",

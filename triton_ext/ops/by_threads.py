@@ -11,6 +11,7 @@ from torch import Tensor
 
 from triton_ext.kernels.by_threads import thread_spec
 from triton_ext.kernels.choice.by_threads import (
+    UNITS,
     ThreadAccess,
     ThreadDivision,
     ThreadTile,
@@ -44,10 +45,15 @@ class Rows(NamedTuple):
     step: int
     matrix: int
 
+    def by(self, unit: int) -> Rows:
+        """The same in units that divide its own."""
+        each = self.unit // unit
+        return Rows(self.contiguous, unit, self.step * each, self.matrix * each)
+
     @property
     def by_elements(self) -> Rows:
         """The same in units of an element."""
-        return Rows(self.contiguous, 1, self.step * self.unit, self.matrix * self.unit)
+        return self.by(1)
 
 
 def rows_of(matrix: Tensor, *, by_rows: bool = False) -> Rows | None:
@@ -127,18 +133,26 @@ def threads_of(
     if rows.data_ptr() != a.data_ptr() or made.data_ptr() != c.data_ptr():
         return None  # a copy
     of_a, of_b, of_c = rows_of(rows), rows_of(b), rows_of(made, by_rows=True)
-    if of_a is None or of_b is None or of_c is None:
+    if of_a is None or of_b is None or of_c is None or not _lies_apart(made, of_c):
         return None
-    # Asynchronous copies of 4 and 8 bytes are slower than loads of elements: 6x51866x512 came at
-    # 1.9 TB/s by two at a time, 3x50257x6616 at 2.7 one by one (H200).
-    whole = TMA_ALIGNMENT // a.element_size()
-    of_a, of_b = (x if x.unit == whole else x.by_elements for x in (of_a, of_b))
+    # Asynchronous copies of 4 and 8 bytes are slower than loads through registers: 6x51866x512 came
+    # at 1.9 TB/s by two at a time, 3x50257x6616 at 2.7 one by one (H200).
+    of_a, of_b = (x.by(next(unit for unit in UNITS if x.unit % unit == 0)) for x in (of_a, of_b))
     steps = None
     if residual is not None:
         steps = residual_steps(residual, c.shape)
         if steps is None:
             return None
     return Threads(of_a, of_b, of_c, steps, _matrix_of_gemv(rows, b, of_a, of_b, of_c))
+
+
+def _lies_apart(made: Tensor, of_made: Rows) -> bool:
+    """Whether no two elements of an output lie at one place."""
+    of_made, (*batch, rows, columns) = of_made.by_elements, made.shape
+    within = (rows - 1) * of_made.step + columns
+    return (rows == 1 or of_made.step >= columns) and (
+        not batch or batch[0] == 1 or of_made.matrix >= within
+    )
 
 
 def _matrix_of_gemv(

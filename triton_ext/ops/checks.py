@@ -146,15 +146,27 @@ def _check_device(name: str, tensor: Tensor, a: Tensor) -> None:
         raise LayoutError(f"{name}.device", str(tensor.device), rule)
 
 
+def check_matrices_or_batches(a: Any, b: Any) -> None:
+    """Raise LayoutError unless both are tensors of 2 or 3 dimensions."""
+    for name, tensor in (("a", a), ("b", b)):
+        check_kind(name, tensor, Tensor)
+        if tensor.dim() not in (2, 3):
+            raise LayoutError(f"{name}.shape", tuple(tensor.shape), "must have 2 or 3 dimensions")
+
+
+def _check_k(a: Tensor, b: Tensor) -> None:
+    if a.shape[-1] != b.shape[-2]:
+        rule = f"its dimension {b.dim() - 2} must be K = {a.shape[-1]}, as in a"
+        raise LayoutError("b.shape", tuple(b.shape), rule)
+
+
 def check_operands(a: Tensor, b: Tensor, dims: int | None = None) -> None:
     """Raise LayoutError unless (..., M, K) and (..., K, N) fit, the latter a matrix or a batch.
     `dims`: how many dimensions both must have."""
     if dims is not None:
         check_dims(dims, a=a, b=b)
     _check_device("b", b, a)
-    if a.shape[-1] != b.shape[-2]:
-        rule = f"its dimension {b.dim() - 2} must be K = {a.shape[-1]}, as in a"
-        raise LayoutError("b.shape", tuple(b.shape), rule)
+    _check_k(a, b)
     if b.dim() > 2 and a.shape[:-2] != b.shape[:-2]:
         rule = f"must begin with the batch {tuple(a.shape[:-2])}, as a does"
         raise LayoutError("b.shape", tuple(b.shape), rule)
@@ -165,19 +177,16 @@ def check_groups(call: Call) -> None:
     check_order(call)
     a, b, offs = call.a, call.b, call.epilogue.offs
     assert offs is not None
-    for name, tensor in (("a", a), ("b", b)):
-        if tensor.dim() not in (2, 3):
-            raise LayoutError(f"{name}.shape", tuple(tensor.shape), "must have 2 or 3 dimensions")
+    check_matrices_or_batches(a, b)
+    given = "counts" if call.groups == "rows" else "offs"
     _check_device("b", b, a)
-    _check_device("offs", offs, a)
+    _check_device(given, offs, a)
     if offs.dtype != torch.int32 or offs.dim() != 1:
-        raise LayoutError("offs", (offs.dtype, tuple(offs.shape)), "must be 1-D, of torch.int32")
-    if a.shape[-1] != b.shape[-2]:
-        rule = f"its dimension {b.dim() - 2} must be K = {a.shape[-1]}, as in a"
-        raise LayoutError("b.shape", tuple(b.shape), rule)
+        raise LayoutError(given, (offs.dtype, tuple(offs.shape)), "must be 1-D, of torch.int32")
+    _check_k(a, b)
     for name, tensor in (("a", a), ("b", b)):
         if tensor.dim() == 3 and len(tensor) != len(offs):
-            rule = f"must begin with the number of groups, {len(offs)}, as offs has so many"
+            rule = f"must begin with the number of groups, {len(offs)}, as {given} has so many"
             raise LayoutError(f"{name}.shape", tuple(tensor.shape), rule)
     if call.groups == "K" and a.dtype not in HALF_TYPES:
         rule = f"must be one of {sorted(map(str, HALF_TYPES))} where groups divide K"

@@ -102,6 +102,15 @@ def find_gpu(device: torch.device) -> Gpu | str:
     return f"the tensors are on {device}"
 
 
+def offers(device: torch.device) -> bool:
+    """Whether products of PyTorch may be made on a device: on an emulated GPU if one is active,
+    never on one that nobody asked for.
+    """
+    if device.type == "cpu" and active_emulator() is None:
+        return False
+    return not isinstance(find_gpu(device), str)
+
+
 def require_gpu(device: torch.device) -> Gpu:
     """The supported GPU of a torch device; UnsupportedDeviceError if it is none."""
     gpu = find_gpu(device)

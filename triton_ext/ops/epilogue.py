@@ -17,7 +17,6 @@ from triton_ext.ops.types import FP8_TYPES
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     **FUNCTIONS,
-    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     **{name: gate.apply for name, gate in GATES.items()},
 }
 

@@ -72,11 +72,10 @@ def matmul(
     Shapes follow ``torch.matmul``: vectors, matrices, and batches that are broadcast. One launch
     makes the whole product.
 
-    The kernel adds a bias (N,) and a residual, and applies "relu", "gelu" and "silu", in fp32,
-    before the output is rounded. An activation that a gradient is asked of, "gelu_tanh", other
-    biases, what is added to a product with a vector b, or to a batch of integers (and a residual
-    beside these) are torch's own operations after the kernel, on the product as it was rounded to
-    the output's type.
+    The kernel adds a bias (N,) and a residual, and applies the activation, in fp32, before the
+    output is rounded. An activation that a gradient is asked of, other biases, what is added to a
+    product with a vector b, or to a batch of integers (and a residual beside these) are torch's own
+    operations after the kernel, on the product as it was rounded to the output's type.
 
     A gated activation makes (..., M, N / 2) of the product in the kernel: the first half of the
     columns, the gate, by silu ("swiglu"), gelu ("geglu") or relu ("reglu"), times the second half,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -11,14 +12,15 @@ from torch import Tensor
 from triton_ext.kernels.epilogue import CLAMPED_LIMIT, CLAMPED_SLOPE
 
 Gate = Literal[
-    "swiglu", "geglu", "reglu", "swigluoai", "swiglu_interleaved", "geglu_interleaved",
-    "reglu_interleaved", "swigluoai_interleaved",
+    "swiglu", "geglu", "geglu_tanh", "reglu", "swigluoai", "swiglu_interleaved",
+    "geglu_interleaved", "geglu_tanh_interleaved", "reglu_interleaved", "swigluoai_interleaved",
 ]  # fmt: skip
 
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": functools.partial(torch.nn.functional.gelu, approximate="tanh"),
     "silu": torch.nn.functional.silu,
 }
 """The activations that kernels apply, as torch's own operations."""
@@ -34,7 +36,7 @@ class GateForm(NamedTuple):
             come before all of up's.
     """
 
-    activation: Literal["silu", "gelu", "relu", "clamped_silu"]
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu", "clamped_silu"]
     interleaved: bool
 
     def pairs(self, b: Tensor) -> Tensor:
@@ -60,10 +62,12 @@ class GateForm(NamedTuple):
 GATES: dict[str, GateForm] = {
     "swiglu": GateForm("silu", False),
     "geglu": GateForm("gelu", False),
+    "geglu_tanh": GateForm("gelu_tanh", False),
     "reglu": GateForm("relu", False),
     "swigluoai": GateForm("clamped_silu", False),
     "swiglu_interleaved": GateForm("silu", True),
     "geglu_interleaved": GateForm("gelu", True),
+    "geglu_tanh_interleaved": GateForm("gelu_tanh", True),
     "reglu_interleaved": GateForm("relu", True),
     "swigluoai_interleaved": GateForm("clamped_silu", True),
 }

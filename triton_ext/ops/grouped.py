@@ -88,17 +88,13 @@ def grouped_mm(
     if made is not None:
         return made
     ends = _ends(a, b, offs, counts)
-    _check_gated(activation)
-    _check_tensors(rows, out_rows, factors, bias)
+    epilogue = _epilogue(
+        ends, activation, rows=rows, out_rows=out_rows, factors=factors, bias=bias
+    )  # fmt: skip
     if ends is None:
-        others = {"rows": rows, "out_rows": out_rows, "factors": factors, "bias": bias}
-        for name, each in others.items():
-            if each is not None:
-                raise LayoutError(name, type(each).__name__, "must be None of two batches")
         return matmul(
             a, b, activation=activation, out_dtype=out_dtype, batch_invariant=batch_invariant
         )
-    epilogue = Epilogue(bias, activation, offs=ends, rows=rows, out_rows=out_rows, factors=factors)
     call = Call(a, b, epilogue, out_dtype, batch_invariant=batch_invariant)
     return _made(call, function, given)
 
@@ -152,11 +148,9 @@ def scaled_grouped_mm(
     ends = _ends(a, b, offs, counts)
     if ends is None:
         raise LayoutError("offs", None, "must be given, or counts of two batches")
-    _check_gated(activation)
-    _check_tensors(rows, out_rows, factors, bias)
     call = scaled_call(
         a, b, scale_a, scale_b, ends, out_dtype, use_fast_accum, batch_invariant,
-        Epilogue(bias, activation, rows=rows, out_rows=out_rows, factors=factors),
+        _epilogue(ends, activation, rows=rows, out_rows=out_rows, factors=factors, bias=bias),
     )  # fmt: skip
     if wants_gradient(call):
         rule = "scaled_grouped_mm has no gradient; detach its operands"
@@ -205,31 +199,29 @@ def _taken(scales: Tensor | None, rows: Tensor) -> Tensor | None:
     """The scales of these rows of a; any for a row that is none, as zeros are multiplied there."""
     if scales is None or scales.numel() == 1:
         return scales
+    if not len(scales):
+        return scales.new_ones((len(rows), *scales.shape[1:]))
     if scales.dtype != torch.float32:  # which torch takes as bytes alone
         return scales.view(torch.uint8)[rows.clamp(0, len(scales) - 1)].view(scales.dtype)
     return scales.index_select(0, rows.clamp(0, len(scales) - 1))
 
 
-def _check_tensors(rows: Any, out_rows: Any, factors: Any, bias: Any) -> None:
-    """Raise LayoutError unless each is a tensor, or None."""
-    others = ("rows", rows), ("out_rows", out_rows), ("factors", factors), ("bias", bias)
-    for name, each in others:
-        if each is not None:
-            checks.check_kind(name, each, Tensor)
-
-
-def _check_gated(activation: Any) -> None:
-    """Raise LayoutError unless an activation is a gated one, or None."""
+def _epilogue(ends: Tensor | None, activation: Any, **others: Any) -> Epilogue:
+    """What is done to products of groups, or of batches without `ends`; LayoutError of what is none
+    of its kind.
+    """
     if activation is not None and not (isinstance(activation, str) and activation in GATES):
         raise LayoutError("activation", activation, f"must be None, or one of {sorted(GATES)}")
+    for name, each in others.items():
+        checks.check_kind(name, each, Tensor, optional=True)
+        if each is not None and ends is None:
+            raise LayoutError(name, type(each).__name__, "must be None of two batches")
+    return Epilogue(activation=activation, offs=ends, **others)
 
 
 def _ends(a: Any, b: Any, offs: Any, counts: Any) -> Tensor | None:
     """Where groups end, or how many rows of each there are; None of batches without counts."""
-    for name, tensor in (("a", a), ("b", b)):
-        checks.check_kind(name, tensor, Tensor)
-        if tensor.dim() not in (2, 3):
-            raise LayoutError(f"{name}.shape", tuple(tensor.shape), "must have 2 or 3 dimensions")
+    checks.check_matrices_or_batches(a, b)
     both = a.dim() == b.dim() == 3
     name, given, other, other_name = "offs", offs, counts, "counts"
     if both:

@@ -30,7 +30,7 @@ from torch._inductor.select_algorithm import (
 
 from triton_ext.kernels.choice.candidates import is_new
 from triton_ext.ops.call import Call
-from triton_ext.ops.device import active_emulator, find_gpu
+from triton_ext.ops.device import offers
 from triton_ext.ops.epilogue import Epilogue
 from triton_ext.ops.overrides import PRODUCTS
 from triton_ext.ops.products import product
@@ -118,12 +118,7 @@ def _with_ours(choices: list[Any]) -> list[Any]:
 
 def _suits(choice: Any) -> bool:
     """Whether a candidate is measured, of types, sizes and a device that there are kernels for."""
-    if not (config.max_autotune or config.max_autotune_gemm):
-        return False
-    device = choice.layout.device
-    if device.type == "cpu" and active_emulator() is None:  # never one that nobody asked for
-        return False
-    if isinstance(find_gpu(device), str):
+    if not (config.max_autotune or config.max_autotune_gemm) or not offers(choice.layout.device):
         return False
     nodes, out = choice.input_nodes, choice.layout
     if choice.name in _GROUPED:

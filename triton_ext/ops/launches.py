@@ -34,19 +34,13 @@ DESCRIPTORS = {
 """The matrix of each descriptor: A, B, C or the residual, then the scales of the blocks of A and B,
 and a rank's own chunk. Besides come those that depend on which operand is the left one:
 ``edge_desc``, another one of the right operand, and the scales."""
-FIELDS = {
-    "bias": Epilogue._fields.index("bias"),
-    "a_scale": Epilogue._fields.index("scale_a"),
-    "b_scale": Epilogue._fields.index("scale_b"),
-    "alpha": Epilogue._fields.index("alpha"),
-    "beta": Epilogue._fields.index("beta"),
-    "a_blocks": Epilogue._fields.index("blocks_a"),
-    "b_blocks": Epilogue._fields.index("blocks_b"),
-    **{name: Epilogue._fields.index(name) for name in ("offs", "rows", "out_rows", "factors")},
-}
+OTHER_NAMES = {
+    "scale_a": "a_scale", "scale_b": "b_scale", "blocks_a": "a_blocks", "blocks_b": "b_blocks"
+}  # fmt: skip
+FIELDS = {OTHER_NAMES.get(name, name): i for i, name in enumerate(Epilogue._fields)}
 """Which field of the epilogue an argument of the kernel is."""
 BIAS = FIELDS["bias"]
-RESIDUAL, BLOCKS_A, BLOCKS_B = map(Epilogue._fields.index, ("residual", "blocks_a", "blocks_b"))
+RESIDUAL, BLOCKS_A, BLOCKS_B = (FIELDS[name] for name in ("residual", "a_blocks", "b_blocks"))
 
 
 class Link(NamedTuple):
@@ -355,21 +349,14 @@ class PreparedLaunch:
     ) -> None:  # fmt: skip
         """Launch through the JIT, and prepare for doing without it."""
         plan = self.plan
-        tiles: dict[str, Any] = {
-            "a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile,
-            "c0_desc": plan.c_tile, "edge_desc": plan.edge_tile, "own_desc": plan.own_tile,
-            "last_desc": plan.last_tile,
-        }  # fmt: skip
-        tiles |= zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False)
         others: dict[str, Any] = {
             name: number for name, number in self._numbers.items() if name in plan.arguments
         }
         for _, matrix, _, name in self._maps:
-            view, tile = self.views[matrix], tiles[name]
+            view, tile = self.views[matrix], plan.tiles[name]
             tensor = _matrices(a, b, c, epilogue, link)[matrix]
             assert tensor is not None  # the plan asks for this descriptor
             assert view is not None
-            assert tile is not None
             others[name] = TensorDescriptor(
                 tensor.view(torch.uint8) if tensor.dtype in UNKNOWN_TO_TRITON else tensor,
                 list(view.shape),

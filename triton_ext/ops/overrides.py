@@ -27,7 +27,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice.candidates import is_new
 from triton_ext.ops import shortcuts
 from triton_ext.ops.call import Call, call_of
-from triton_ext.ops.device import active_emulator, find_gpu, require_gpu
+from triton_ext.ops.device import active_emulator, offers, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
 from triton_ext.ops.grouped import scaled_call
 from triton_ext.ops.operands import TMA_ALIGNMENT
@@ -72,9 +72,7 @@ def _fits(dims: int, a: Tensor, b: Tensor, out: Tensor | None) -> bool:
     shape = (*a.shape[:-1], b.shape[-1])
     if out is not None and (out.shape != shape or out.device != a.device):
         return False
-    if a.device.type == "cpu" and active_emulator() is None:  # never one that nobody asked for
-        return False
-    return not isinstance(find_gpu(a.device), str)
+    return offers(a.device)
 
 
 def _takes(dims: int, call: Call, addend: Tensor | None) -> bool:
@@ -290,9 +288,7 @@ def _fit_groups(a: Tensor, b: Tensor, offs: Tensor | None, dtype: torch.dtype) -
         return False
     if b.shape[-1] * dtype.itemsize % TMA_ALIGNMENT:
         return False
-    if a.device.type == "cpu" and active_emulator() is None:  # never one that nobody asked for
-        return False
-    return not isinstance(find_gpu(a.device), str)
+    return offers(a.device)
 
 
 def _scaled_grouped_mm(

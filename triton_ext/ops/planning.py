@@ -21,13 +21,12 @@ from triton_ext.kernels.choice.by_threads import (
 )
 from triton_ext.kernels.choice.choose import choose_config, predicted_seconds, with_epilogue
 from triton_ext.kernels.element_types import Major
-from triton_ext.kernels.epilogue import ACTIVATIONS, EpilogueSpec
+from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.by_threads import Threads, ThreadsLaunch, threads_of
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
-from triton_ext.ops.gates import GATES
 from triton_ext.ops.grouping import output_view, view_of_groups
 from triton_ext.ops.launches import PreparedLaunch
 from triton_ext.ops.operands import (
@@ -35,13 +34,14 @@ from triton_ext.ops.operands import (
     aligned,
     aligned_empty,
     batch_of_one,
+    is_writable,
     memory_size,
     operand_view,
     padded_columns,
     scale_view,
     view_by_rows,
 )
-from triton_ext.ops.plans import Late, ProductPlan, Read
+from triton_ext.ops.plans import ProductPlan, Read
 from triton_ext.ops.rule import is_batch_invariant, rule
 from triton_ext.ops.scales import fp32_scales, scale_columns
 from triton_ext.ops.tuned import Problem, Tuned, lookup
@@ -63,13 +63,15 @@ class Description:
         added: fields of `ProductSpec` that are not in the problem.
         steps: of fp32 scales of the blocks of A and B, see `ops.scales`; else None.
         applied: what the kernel does to the product.
-        late: what torch does to it after the launch.
+        late: whether torch does all of the epilogue, after the launch.
         out_size: how many bytes of memory out lies in, if that is given.
         reads: the tensors that out must not overlap.
         is_measurable: whether `tuning` measures such products.
         in_order: whether K must not be divided (`triton_ext.batch_invariant`).
         threads: how threads read and write the tensors, where TMA needs copies and they may do
             without; else None.
+        out_by_threads: whether TMA cannot write out; the plan is to new memory then, but for one by
+            threads.
     """
 
     gpu: Gpu
@@ -82,35 +84,38 @@ class Description:
     added: Mapping[str, Any]
     steps: tuple[int, int] | None
     applied: EpilogueSpec
-    late: Late
+    late: bool
     out_size: int
     reads: tuple[Read, ...]
     is_measurable: bool
     in_order: bool
     threads: Threads | None = None
+    out_by_threads: bool = False
 
 
 def described(gpu: Gpu, call: Call) -> Description:
     """The description of a call whose tensors fit.
 
     Args:
-        call: `upright`; its out has rows that TMA may write up to the next multiple of 16 bytes.
+        call: `upright`.
     """
     a, b, epilogue, _, out, *_ = call
     shape, dtype, batched = call.shape, call.dtype, b.dim() == 3
     applied, late = _applied(gpu, call)
     reads = () if out is None else tuple(_reads(call, out))
 
+    out_by_threads = out is not None and not is_writable(out)
+    written = None if out_by_threads else out
     memory = shape
-    if out is None and (math.prod(shape[:-1]) > 1 or gpu.index is None):
+    if written is None and (math.prod(shape[:-1]) > 1 or gpu.index is None):
         # One row on a GPU needs no more: its memory is given out in units of 512 bytes.
         memory = (*shape[:-1], padded_columns(shape[-1], dtype))
     new = torch.empty(memory, dtype=dtype, device="meta")[..., : shape[-1]]
     groups, gate = call.groups, epilogue.gate
     pairs = b if gate is None else gate.pairs(b)
-    c_view = view_by_rows(new if out is None else out, batched)
+    c_view = view_by_rows(new if written is None else written, batched)
     if groups is not None:
-        c_view = output_view(new if out is None else out, groups)
+        c_view = output_view(new if written is None else written, groups)
     blocks_a, blocks_b, mx_scales = epilogue.blocks_a, epilogue.blocks_b, epilogue.mx_scales
     reads_as = gpu.arch if mx_scales is None else 90  # as PreparedLaunch.reads_as
     if groups is None:
@@ -162,7 +167,7 @@ def described(gpu: Gpu, call: Call) -> Description:
     in_order = is_batch_invariant(call.batch_invariant)
     threads = None
     if (
-        (copies & {"a", "b"} or memory != shape)
+        (copies & {"a", "b"} or memory != shape or out_by_threads)
         and a.dtype == b.dtype
         and a.dtype in HALF_TYPES
         and dtype in WIDE_TYPES
@@ -188,6 +193,7 @@ def described(gpu: Gpu, call: Call) -> Description:
         is_measurable=not added,
         in_order=in_order,
         threads=threads,
+        out_by_threads=out_by_threads,
     )
 
 
@@ -211,21 +217,18 @@ def _depth_of(call: Call) -> int:
     return max(1, -(-k // max(1, len(offs)))) if offs is not None and call.groups == "K" else k
 
 
-def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, Late]:
-    """What of a call's epilogue the kernel does, and what torch does after it."""
+def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, bool]:
+    """A call's epilogue as the kernel does it; or that torch does it after the kernel."""
     epilogue = call.epilogue
     if call.config is not None and not call.config.is_specialized:
-        return NOTHING, "nothing" if epilogue is NOTHING else "all"
-    late: Late = "nothing"
-    if epilogue.activation not in (None, *ACTIVATIONS, *GATES):
-        epilogue, late = epilogue._replace(activation=None), "activation"
+        return NOTHING, epilogue is not NOTHING
     in_fp32 = epilogue.fp32_accumulation or (
         epilogue.blocks_a is not None and epilogue.mx_scales is None
     )
     in_fp32 &= gpu.arch == 90 and call.a.dtype in FP8_TYPES
     if epilogue.fp32_accumulation != in_fp32:
         epilogue = epilogue._replace(fp32_accumulation=in_fp32)
-    return epilogue, late
+    return epilogue, False
 
 
 def planned(description: Description, config: KernelSpec | None = None) -> ProductPlan:
@@ -281,7 +284,7 @@ def _by_threads(
         return None
     size, copies = found.problem.size, found.copies
     alone = tuned.seconds if tuned is not None else predicted_seconds(config, size)
-    new_rows = found.memory is not found.shape
+    new_rows = found.memory is not found.shape or found.out_by_threads
     copying = copying_seconds(size, "a" in copies, "b" in copies, new_rows)
     return division_by_threads(size, found.threads.access, alone + copying)
 

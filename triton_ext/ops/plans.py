@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +33,6 @@ _current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
 """None where torch was built without CUDA. Whoever has a tensor on a GPU has initialised CUDA."""
 
 Signature = tuple[Any, ...]
-Late = Literal["nothing", "activation", "all"]
 
 
 class Read(NamedTuple):
@@ -62,7 +61,7 @@ class ProductPlan:
         dtype: the output's.
         copies: those of "a", "b" and the epilogue's tensors that must be copied for the kernel to
             read them.
-        late: what of the epilogue torch applies after the launch.
+        late: whether torch applies all of the epilogue, after the launch.
         out_size: how many bytes of memory out lies in, if that is given.
         reads: the tensors that out must not overlap.
         linear: whether b is given as its transpose.
@@ -79,7 +78,7 @@ class ProductPlan:
     memory: tuple[int, ...]
     dtype: torch.dtype
     copies: frozenset[str]
-    late: Late
+    late: bool
     out_size: int
     reads: tuple[Read, ...]
     linear: bool = False
@@ -89,7 +88,7 @@ class ProductPlan:
     strides: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        plain = not self.copies and self.late == "nothing"
+        plain = not (self.copies or self.late)
         object.__setattr__(self, "plain", plain and self.memory is self.shape)
         strides = torch.empty(self.memory, dtype=self.dtype, device="meta").stride()
         object.__setattr__(self, "strides", strides)
@@ -117,11 +116,9 @@ class ProductPlan:
             rows = c[..., : self.shape[-1]]
             c = torch.empty(self.shape, dtype=self.dtype, device=c.device)
             copy_each(self.launch.gpu, [(_matrices(c), _matrices(rows))], padded="source")
-        if self.late == "nothing":
+        if not self.late:
             return c
-        made = finished(
-            c, epilogue if self.late == "all" else Epilogue(activation=epilogue.activation)
-        )
+        made = finished(c, epilogue)
         return made if out is None or made is out else out.copy_(made)
 
     def _copied(self, a: Tensor, b: Tensor, epilogue: Epilogue) -> tuple[Tensor, Tensor, Epilogue]:

@@ -8,25 +8,38 @@ import math
 
 from torch import Tensor
 
+from triton_ext.ops.by_threads import ThreadsLaunch
 from triton_ext.ops.call import Call
 from triton_ext.ops.checks import checked_gpu
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import finished
 from triton_ext.ops.operands import is_writable
 from triton_ext.ops.planning import described, planned
-from triton_ext.ops.plans import ProductPlan, find, store
+from triton_ext.ops.plans import (
+    MAX_PLANS,
+    ProductPlan,
+    Signature,
+    depending,
+    find,
+    signature,
+    store,
+)
 from triton_ext.ops.rule import rule
 from triton_ext.ops.shapes import one_matrix, transposed
 from triton_ext.ops.tuning import measure_once
+
+_copied: dict[tuple[int, Signature], None] = {}
+"""The calls whose out TMA cannot write, and threads would write more slowly than a copy does."""
+depending.append(_copied)
 
 
 def product(call: Call) -> Tensor:
     """The product of (..., M, K) and (K, N), or of (batch, M, K) and (batch, K, N), with what its
     epilogue asks for.
 
-    The kernel does it all before it rounds the output (but for "gelu_tanh"); after a kernel without
-    consumers, which only a configuration asks for, come torch's own operations. A batch is one
-    launch. With alpha 0, a and b are not read.
+    The kernel does it all before it rounds the output; after a kernel without consumers, which only
+    a configuration asks for, come torch's own operations. A batch is one launch. With alpha 0, a
+    and b are not read.
 
     Args:
         call: with a bias (N,) and a residual of the output's type, without one if beta is 0. A
@@ -71,16 +84,29 @@ def offered_product(call: Call, *, leaves: bool = False) -> Tensor | None:
 
 
 def _plan(gpu: Gpu, call: Call) -> ProductPlan | None:
-    """The plan of a call whose tensors fit, which is kept; None if TMA cannot write its out."""
-    if call.out is not None and not (call.a.dim() == call.b.dim() and is_writable(call.out)):
+    """The plan of a call whose tensors fit, which is kept; None if no kernel writes its out, or if
+    new memory that is copied is predicted to be faster.
+    """
+    out = call.out
+    if out is not None and call.a.dim() != call.b.dim():
+        return None
+    by_threads = out is not None and not is_writable(out)
+    if by_threads and (gpu.arch, signature(call)) in _copied:
         return None
     plan = find(call, gpu)
     if plan is not None:
         return plan
     found = described(gpu, call)
-    if call.config is None and found.is_measurable and rule() == "measured":
+    if by_threads and found.threads is None:
+        return None
+    if call.config is None and found.is_measurable and rule() == "measured" and not by_threads:
         measure_once(found, call)
     plan = planned(found, call.config)
+    if by_threads and not isinstance(plan.launch, ThreadsLaunch):
+        if len(_copied) >= MAX_PLANS:
+            _copied.clear()
+        _copied[gpu.arch, signature(call)] = None
+        return None
     return store(call, plan)
 
 

@@ -14,11 +14,10 @@ from triton_ext.ops.checks import check_kind
 from triton_ext.ops.device import require_gpu
 from triton_ext.ops.operators import defined
 from triton_ext.ops.scales import blocks_of
-from triton_ext.ops.types import FP8_TYPES
+from triton_ext.ops.types import FP8_TYPES, WIDE_TYPES
 
 ROWS_AT_A_TIME = 32
 """Rows of 128 elements that a program quantizes where each has its own scale."""
-WIDE_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def quantize_1x128(

@@ -225,6 +225,7 @@ class Stores:
 
     Args:
         executed: the moves of the partition, in order.
+        is_whole: whether these are all moves, and the trace is whole.
         last: an instruction of the kernel, to name where the thread stores nothing.
     """
 
@@ -234,10 +235,11 @@ class Stores:
         findings: Findings,
         executed: Sequence[Move],
         trace: ThreadTrace,
+        is_whole: bool,
         last: Instruction,
     ) -> None:
         self.block, self.findings, self.executed = block, findings, executed
-        self.is_early = trace.end.is_early
+        self.is_whole = is_whole
         self.accesses = [each for each in trace.accesses if each[0].opcode.startswith(_STORES)]
         self.last = last
         kinds = (block.module.memory(_target_of(move.operation)) for move in executed)
@@ -286,7 +288,7 @@ class Stores:
         lines = {access[0].line for access in self.accesses}
         odd = {access[0].line for access in self.accesses if not self.is_claimed(*access)}
         self.findings.compared.update(lines - odd)
-        if compared == len(self.executed) and not self.is_early:
+        if compared == len(self.executed) and self.is_whole:
             self.no_further_copies()
 
     def no_further_copies(self) -> None:

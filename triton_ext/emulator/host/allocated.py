@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from triton_ext.emulator.state.buffers import Buffer, buffers_of
+from triton_ext.emulator.state.buffers import Buffer, buffers_of, permuted_stores
 from triton_ext.errors import LayoutError
 
 _PTX_VERSION = 87
@@ -49,3 +49,12 @@ def allocated(ttgir: Path, arch: int) -> tuple[Buffer, ...]:
         return buffers_of(str(module))
     except (AttributeError, RuntimeError, TypeError, OSError, LayoutError):
         return ()
+
+
+@functools.lru_cache(maxsize=64)
+def permutations(ttgir: Path) -> dict[str, str]:
+    """What `permuted_stores` says of a compiled kernel; nothing where it cannot be read."""
+    try:
+        return permuted_stores(ttgir.read_text(encoding="utf-8"))
+    except (OSError, LayoutError):
+        return {}

@@ -12,7 +12,7 @@ from triton_ext.emulator.clients.breakpoints import Breakpoint, Breakpoints, Sto
 from triton_ext.emulator.clients.schedules.verdict import BrokenSchedule, Verdict
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import EmulationError
-from triton_ext.emulator.host.allocated import allocated
+from triton_ext.emulator.host.allocated import allocated, permutations
 from triton_ext.emulator.host.clocks import Timed
 from triton_ext.emulator.host.devices import EmulatedGpus
 from triton_ext.emulator.host.run import prepare, register_buffers
@@ -94,7 +94,7 @@ class EmulatedGpu(Timed):
         Args:
             block: the threads of a block; None if the PTX says it.
             cubin: what ptxas made of it, if that is known; for its time.
-            ttgir: what the PTX was made of, for the names of its buffers.
+            ttgir: what the PTX was made of, for the names and layouts of its buffers.
             variables: where the module's variables are, if they outlive the launch.
 
         Raises:
@@ -118,7 +118,11 @@ class EmulatedGpu(Timed):
         if self.peers is not None:
             launch = self.peers.on_device(self.device, launch)
         if ttgir is not None:
-            launch = replace(launch, allocated=functools.partial(allocated, ttgir, program.arch))
+            launch = replace(
+                launch,
+                allocated=functools.partial(allocated, ttgir, program.arch),
+                permutations=functools.partial(permutations, ttgir),
+            )
         launch = replace(launch, binary=cubin)
         number = self.launches
         schedule = scheduled(self.schedule, self.seed + number, self.schedules, number)

@@ -12,7 +12,12 @@ from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.evidence import DOCUMENT, SILICON
 from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
-from triton_ext.emulator.errors import DescriptorFault, MemoryFault, UnsupportedInstruction
+from triton_ext.emulator.errors import (
+    DescriptorFault,
+    LayoutFault,
+    MemoryFault,
+    UnsupportedInstruction,
+)
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import MBarrier
 from triton_ext.emulator.state.block import Cta
@@ -392,6 +397,8 @@ def _store_box(cta: Cta, lane: Lanes, box: _Box, offset: int, operation: str) ->
             raise DescriptorFault(f"there is no reduction of {kind.name} elements")
         combine = combiner(operation, ELEMENTS[kind])
     instruction = cta.instruction
+    if misread := cta.launch.misread(instruction):
+        raise LayoutFault(f"{misread}. (If this is meant: check_layouts=False)")
     cta.machine.observer.copies(cta, lane, "store", copy, 0, copy.map.transaction_bytes)
 
     def read(clock: Clock, unit: int) -> Bytes:

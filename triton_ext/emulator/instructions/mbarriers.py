@@ -241,12 +241,11 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         clocks = cta.cluster.clocks
         phase = barrier.phase - 1 if by_parity else token >> _PENDING_BITS
         barrier.awaited = max(barrier.awaited, phase + 1)
-        for warp in (
-            lane_sets.warps(lanes).tolist() if phase < 0 or cta.under_way.let_through else ()
-        ):
-            cta.under_way.let_through.pop(warp, None)
+        let_through = clocks.missing.let_through
+        for agent in cta.agents(lanes).tolist() if phase < 0 or let_through else ():
+            let_through.pop(agent, None)
             if phase < 0:
-                cta.under_way.let_through[warp] = at, barrier.name
+                let_through[agent] = at, barrier.name
         cta.machine.observer.awaits(cta, lanes, barrier, phase, at)
         if relaxed:
             clocks.relaxed.observe(cta.agents(lanes), barrier.released)

@@ -393,7 +393,7 @@ class _Product:
     def _a_in_tensor_memory(self, memory: TensorMemory, clock: Clock) -> NDArray[Any]:
         found, path = self.found, self.plan.path
         columns, first = _columns_of(self.plan), self.operation.a & 0xFFFF
-        name = "tcgen05.mma, as operand A,"
+        name = "tcgen05.mma, as operand A"
         memory.columns.check(first, columns, name)
         cells = path.cells(self.d_lane, first, columns)
         words = np.ascontiguousarray(memory.load(cells, clock.seen, name))

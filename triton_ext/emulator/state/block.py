@@ -10,7 +10,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.state.agents import BlockAgents, agent_name, agents_of_block
 from triton_ext.emulator.state.barriers import ClusterBarrier, MBarrier, NamedBarrier
-from triton_ext.emulator.state.buffers import Buffer
+from triton_ext.emulator.state.buffers import Buffer, source_line
 from triton_ext.emulator.state.checks import DEFAULT_CHECKS, Checks
 from triton_ext.emulator.state.clocks import Agents, Clock, Clocks, Foreign
 from triton_ext.emulator.state.in_flight import PairAllocation, UnderWay
@@ -56,6 +56,7 @@ class Launch:
         history: a `triton_ext.emulator.units.history.History`, or None.
         allocated: gives what the kernel has allocated in shared and tensor memory, if known.
         binary: the cubin that ptxas made of it, if known.
+        permutations: gives what `permuted_stores` says of the kernel, if known.
     """
 
     storage: Storage
@@ -74,11 +75,18 @@ class Launch:
     history: Any = None
     allocated: Callable[[], Sequence[Buffer]] = tuple
     binary: bytes | None = None
+    permutations: Callable[[], Mapping[str, str]] = dict
 
     @functools.cached_property
     def buffers(self) -> Sequence[Buffer]:
         """The same."""
         return self.allocated()
+
+    def misread(self, at: Instruction | None) -> str:
+        """How a TMA store takes its tile in another layout than it is written in; "" if it does
+        not, as far as is known."""
+        source = at.source if at is not None and self.checks.layouts else None
+        return self.permutations().get(source_line(source.file, source.line), "") if source else ""
 
     @property
     def buffers_start(self) -> int:

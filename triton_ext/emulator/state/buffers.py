@@ -21,6 +21,8 @@ from triton_ext.mlir.ir import Value
 from triton_ext.mlir.locations import Location
 from triton_ext.mlir.memory_flow import VIEWS, MemoryFlow
 from triton_ext.mlir.module import MlirModule
+from triton_ext.mlir.operations import TMA_COPIES, TMA_STORES
+from triton_ext.mlir.permuted import permuted
 from triton_ext.mlir.types import MemoryType, memory_type
 
 _COLUMN_BITS = 32
@@ -165,13 +167,25 @@ def buffers_of(ttgir: str) -> tuple[Buffer, ...]:
         kind = memory_type(result.type or "", module.aliases)
         if not isinstance(offset, int) or kind is None:
             continue
-        name = re.sub(r"_\d+$", "", result.name.lstrip("%"))
+        name = _given_outside(operation.location)
+        name = name or re.sub(r"_\d+$", "", result.name.lstrip("%"))
         lane = attributes.get("tensor_memory_row_offset", 0)
         number = 1 + sum(each.type.space == kind.space for each in found)
         name = "" if name.isdigit() else name
         lines = frozenset(_lines_of_uses(flow, result))
         found.append(Buffer(name, number, offset, lane, kind, operation.location, lines))
     return tuple(found)
+
+
+_LIBRARY = "triton/experimental/gluon/language/"
+"""The folder of Gluon's own functions, such as `allocate_mbarrier`."""
+
+
+def _given_outside(location: Location | None) -> str:
+    """What a kernel calls that which a function of Gluon's has allocated for it; or ""."""
+    if location is None or _LIBRARY not in location.file:
+        return ""
+    return next((each.name for each in location.callers if _LIBRARY not in each.file), "")
 
 
 def source_line(file: str, line: int) -> str:
@@ -191,6 +205,31 @@ def _lines_of_uses(flow: MemoryFlow, allocation: Value) -> Iterator[str]:
 
 _UNTOUCHED = {*VIEWS, "ttg.local_dealloc", "ttg.warp_specialize", "ttg.warp_yield"}
 """Operations that name memory, and neither read nor write it."""
+
+
+def permuted_stores(ttgir: str) -> dict[str, str]:
+    """The lines, as `source_line` spells them, whose TMA stores all take a tile in another layout
+    than threads write it in, and how. Of what TMA brought the bytes themselves are known.
+
+    Raises:
+        LayoutError: the module cannot be read.
+    """
+    if "memdesc_reinterpret" not in ttgir:
+        return {}
+    module = MlirModule(ttgir)
+    wrong = {
+        each.read: str(each) for each in permuted(module) if each.written.name not in TMA_COPIES
+    }
+    found: dict[str, str] = {}
+    right: set[str] = set()
+    for each in module.operations:
+        if each.location is not None and each.name in TMA_STORES:
+            at = source_line(each.location.file, each.location.line)
+            if each in wrong:
+                found[at] = wrong[each]
+            else:
+                right.add(at)
+    return {line: why for line, why in found.items() if line not in right}
 
 
 _ADDRESS = re.compile(r"(shared address |the mbarrier at )0x([0-9a-f]+)( \(\w+ \+ \d+\))?")

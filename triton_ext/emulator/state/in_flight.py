@@ -209,7 +209,6 @@ class UnderWay:
         tensor_core: what tcgen05 instructions share; None before the first.
         polled: what each warp has asked for, and not got: in words, or a global address and what it
             held.
-        let_through: the last wait of a warp, and the mbarrier's name, if no phase was complete yet.
     """
 
     def __init__(self, threads: int) -> None:
@@ -223,7 +222,6 @@ class UnderWay:
         self.copied_in: dict[int, int] = {}
         self.tensor_core: TensorCore | None = None
         self.polled: dict[int, str | tuple[int, bytes]] = {}
-        self.let_through: dict[int, tuple[Instruction, str]] = {}
 
     @functools.cached_property
     def thread_copies(self) -> ThreadCopies:

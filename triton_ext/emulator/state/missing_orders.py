@@ -19,10 +19,13 @@ class MissingOrders:
     Attributes:
         partial: of each warp, the event and the instruction of its last proxy fence that some
             of its lanes left out.
+        let_through: of each agent, its last wait, and the mbarrier's name, if no phase was complete
+            there yet.
     """
 
     def __init__(self) -> None:
         self.partial: dict[int, tuple[int, Instruction]] = {}
+        self.let_through: dict[int, tuple[Instruction, str]] = {}
         self._withheld: deque[tuple[NDArray[np.int64], Instruction, str]] = deque(maxlen=_WITHHELD)
 
     def withhold(self, seen: NDArray[np.int64], at: Instruction, why: str) -> None:
@@ -30,13 +33,26 @@ class MissingOrders:
         what would be right."""
         self._withheld.append((seen, at, why))
 
-    def culprit(self, agent: int, event: int) -> str:
-        """The last arrival that would have released an event of an agent, in words; or ""."""
+    def passed(self, agent: int) -> str:
+        """The last wait of an agent, in words, if a fresh mbarrier let it through; or ""."""
+        if agent not in self.let_through:
+            return ""
+        at, name = self.let_through[agent]
+        where = at.source or f"PTX line {at.line}"
+        return (
+            f"at {where}, was for parity 1 of {name}, which lets it through until its first phase"
+            " is complete"
+        )
+
+    def culprit(self, agent: int, event: int, *, read: bool = False) -> str:
+        """The last arrival that would have released an event of an agent, in words; if there is
+        none and the event is a read, the wait that may have come too early; or ""."""
         for seen, at, why in reversed(self._withheld):
             if seen[agent] >= event:
                 where = at.source or f"PTX line {at.line}"
                 return f"; {at.opcode} at {where} {why} is missing"
-        return ""
+        passed = self.passed(agent) if read else ""
+        return f"; its last wait, {passed}" if passed else ""
 
     def left_out(self, agent: int, event: int) -> str:
         """The proxy fence that some lanes of a warp left out, in words; "" if that is not why."""

@@ -129,7 +129,7 @@ class SharedMemory(SharedBytes):
             raise SynchronizationFault(
                 f"shared address {address:#x} is written, and was read by"
                 f" {self.block.agent_name(loader)}, and nothing orders that read before (a barrier)"
-                f"{self.describe(address)}{self.clocks.missing.culprit(loader, event)}"
+                f"{self.describe(address)}{self.clocks.missing.culprit(loader, event, read=True)}"
             )
 
     def check_reads_fenced(self, start: int, size: int, clock: Clock, name: str) -> None:
@@ -155,13 +155,14 @@ class SharedMemory(SharedBytes):
         late = loads > clock.seen[loaders][:, None]
         if np.count_nonzero(late):
             row, chunk = (int(n) for n in np.argwhere(late)[0])
+            loader, event = int(loaders[row]), int(loads[row, chunk])
             first = chunks.start + chunk if isinstance(chunks, slice) else int(chunks[chunk])
             raise SynchronizationFault(
                 f"shared address {first * GRANULE:#x} is written by {name}, and may still be read"
-                f" by {self.block.agent_name(int(loaders[row]))}: nothing orders its read before"
-                " (an arrival at the mbarrier that the copy waits for, or a barrier)"
+                f" by {self.block.agent_name(loader)}: nothing orders its read before (an"
+                " arrival at the mbarrier that the copy waits for, or a barrier)"
                 f"{self.describe(first * GRANULE)}"
-                f"{self.clocks.missing.culprit(int(loaders[row]), int(loads[row, chunk]))}"
+                f"{self.clocks.missing.culprit(loader, event, read=True)}"
             )
 
     def store(

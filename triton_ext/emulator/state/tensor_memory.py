@@ -129,7 +129,7 @@ class Names(NamedTuple):
     """
 
     agent: Callable[[int], str]
-    culprit: Callable[[int, int], str]
+    culprit: Callable[..., str]
     undefined: Callable[[int, str], UninitializedRead]
 
 
@@ -317,7 +317,7 @@ class TensorMemory:
             why = "nothing waited for its completion (tcgen05.commit, then the mbarrier)"
         else:
             why = "nothing orders the two" + self._names.culprit(
-                first & AGENT_MASK, first >> AGENT_BITS
+                first & AGENT_MASK, first >> AGENT_BITS, read=access == "load"
             )
         why = f"tensor memory lane {lane}, column {column} is {what}, and {verb} {name}: {why}"
         raise SynchronizationFault(why)

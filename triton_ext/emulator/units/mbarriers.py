@@ -245,14 +245,9 @@ def causes(cta: Cta, lanes: Lanes, *, unwritten: bool) -> str:
     """What may be behind an access that is too early, in words; "" if that is not known.
     `unwritten`: lanes read what nothing has written yet."""
     if unwritten:
-        for warp in lane_sets.warps(lanes).tolist():
-            if warp in cta.under_way.let_through:
-                at, name = cta.under_way.let_through[warp]
-                place = f"PTX line {at.line}" if at.source is None else at.source
-                return (
-                    f"; the last wait of warp {warp}, at {place}, was for parity 1 of {name}, which"
-                    " lets it through until its first phase is complete"
-                )
+        for agent in cta.agents(lanes).tolist():
+            if passed := cta.cluster.clocks.missing.passed(agent):
+                return f"; the last wait of {cta.cluster.agent_name(agent)}, {passed}"
     return mismatches(cta)
 
 

@@ -139,10 +139,8 @@ class Layout:
         """From CuTe's printed form, such as ``((8,16),(64,2)):((64,512),(1,8192))``.
 
         A static integer's ``_`` (CuTe C++ prints ``_8``) is skipped; a shape alone is compact.
-        Post-condition: ``Layout.parse(str(layout)) == layout``.
-
-        Raises:
-            LayoutError: not such a text.
+        Post-condition: ``Layout.parse(str(layout)) == layout``. Raises LayoutError: not such a
+        text.
         """
         rule = "must read shape:stride, such as ((8,16),(64,2)):((64,512),(1,8192))"
         if not isinstance(text, str):
@@ -327,12 +325,10 @@ def composition(left: Layout, right: Tiler) -> Layout:
 
     `right` is a layout, an integer n (``n:1``), or a tuple of these for the modes of `left`.
 
-    Post-condition: ``result(i) == left(right(i))`` for all i below the size of `right`; each
-    mode of `right` is a mode of the result, of the same size.
-
-    Raises:
-        LayoutError: the result is no layout (CuTe's stride and shape divisibility conditions), or
-            is none because modes of `right` together carry from one mode of `left` into the next.
+    Post-condition: ``result(i) == left(right(i))`` for all i below the size of `right`; each mode
+    of `right` is a mode of the result, of the same size. Raises LayoutError: the result is no
+    layout (CuTe's stride and shape divisibility conditions), or is none because modes of `right`
+    together carry from one mode of `left` into the next.
     """
     if isinstance(right, tuple):
         if len(right) != rank(left):
@@ -357,12 +353,10 @@ def _tiler_layout(name: str, tiler: Any) -> Layout:
 def complement(layout: Layout, cotarget: int) -> Layout:
     """What repeats `layout` to fill the indices 0 to `cotarget`: the "rest".
 
-    Post-condition: the result's indices increase, apart from 0 none is an index of `layout`,
-    each index of ``concatenate(layout, result)`` is reached by one coordinate (modes of stride 0
-    aside), and its cosize is at least `cotarget`.
-
-    Raises:
-        LayoutError: modes of `layout` overlap or interleave.
+    Post-condition: the result's indices increase, apart from 0 none is an index of `layout`, each
+    index of ``concatenate(layout, result)`` is reached by one coordinate (modes of stride 0 aside),
+    and its cosize is at least `cotarget`. Raises LayoutError: modes of `layout` overlap or
+    interleave.
     """
     if isinstance(cotarget, bool) or not isinstance(cotarget, int) or cotarget < 1:
         raise LayoutError("cotarget", cotarget, "must be an integer >= 1")
@@ -390,10 +384,8 @@ def logical_divide(layout: Layout, tiler: Tiler) -> Layout:
     By a tuple each mode is split for itself; modes beyond the tuple stay as they are.
 
     Post-condition, for a layout as tiler: ``result((i, j)) == layout(tiler(i) + rest(j))`` with
-    ``rest = complement(tiler, size(layout))``.
-
-    Raises:
-        LayoutError: as `composition` and `complement`.
+    ``rest = complement(tiler, size(layout))``. Raises LayoutError: as `composition` and
+    `complement`.
     """
     if isinstance(tiler, tuple):
         _check_modes(layout, tiler)
@@ -412,10 +404,8 @@ def zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
     """`logical_divide` with the tile parts gathered: ``((tile0, tile1, ...), (rest0, ...))``.
 
     Post-condition: the same elements as `logical_divide`, at ``((t0, t1), (r0, r1))`` rather than
-    at ``((t0, r0), (t1, r1))``; modes beyond the tiler follow the rests.
-
-    Raises:
-        LayoutError: as `logical_divide`.
+    at ``((t0, r0), (t1, r1))``; modes beyond the tiler follow the rests. Raises LayoutError: as
+    `logical_divide`.
     """
     if not isinstance(tiler, tuple):
         return logical_divide(layout, tiler)
@@ -428,11 +418,9 @@ def zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
 def logical_product(block: Layout, tiler: Layout) -> Layout:
     """`block` repeated as often as `tiler` says, in the order that it says: ``(block, copies)``.
 
-    Post-condition: ``result((i, j)) == block(i) + copies(j)``, where the copies are elements of
-    the complement of `block`, in the order of `tiler`.
-
-    Raises:
-        LayoutError: as `composition` and `complement`.
+    Post-condition: ``result((i, j)) == block(i) + copies(j)``, where the copies are elements of the
+    complement of `block`, in the order of `tiler`. Raises LayoutError: as `composition` and
+    `complement`.
     """
     rest = complement(block, size(block) * cosize(tiler))
     return concatenate(block, composition(rest, tiler))
@@ -441,11 +429,8 @@ def logical_product(block: Layout, tiler: Layout) -> Layout:
 def blocked_product(block: Layout, tiler: Layout) -> Layout:
     """`logical_product`, mode by mode: ``((block0, copies0), (block1, copies1), ...)``.
 
-    Post-condition: the elements of the product; mode i has size
-    ``size(block mode i) * size(tiler mode i)``, with those of one block side by side.
-
-    Raises:
-        LayoutError: as `logical_product`.
+    Post-condition: the elements of the product; mode i has size ``size(block mode i) * size(tiler
+    mode i)``, with those of one block side by side. Raises LayoutError: as `logical_product`.
     """
     wide = max(rank(block), rank(tiler))
     padded = [concatenate(*x.modes, *[Layout(1, 0)] * (wide - rank(x))) for x in (block, tiler)]
@@ -465,10 +450,8 @@ def ordered_layout(shape: Sequence[int], order: Sequence[int]) -> Layout:
     """A compact layout whose mode of order 0 is the fastest, then that of order 1, ...
 
     Post-condition: a bijection onto 0, 1, ...; with the order 0, 1, ... it is
-    ``Layout.compact(shape)``.
-
-    Raises:
-        LayoutError: `order` is no permutation of the modes, or a size is 0.
+    ``Layout.compact(shape)``. Raises LayoutError: `order` is no permutation of the modes, or a size
+    is 0.
     """
     sizes, ranks = _integers("shape", shape), _integers("order", order)
     if sorted(ranks) != list(range(len(sizes))):
@@ -515,12 +498,9 @@ def recast(layout: Layout, old_bits: int, new_bits: int) -> Layout:
     CuTe's ``upcast``: a mode whose stride stays within one wide element shrinks by the elements
     that this one holds; the other strides are divided.
 
-    Post-condition, if `layout` reaches each index once: its indices divided by
-    ``new_bits / old_bits``, rounded down, are the indices of the result.
-
-    Raises:
-        LayoutError: `new_bits` is no multiple of `old_bits`, or a stride neither divides their
-            ratio nor is a multiple of it.
+    Post-condition, if `layout` reaches each index once: its indices divided by ``new_bits /
+    old_bits``, rounded down, are the indices of the result. Raises LayoutError: `new_bits` is no
+    multiple of `old_bits`, or a stride neither divides their ratio nor is a multiple of it.
     """
     old_bits, new_bits = _integers("(old_bits, new_bits)", (old_bits, new_bits))
     if old_bits < 1 or new_bits < old_bits or new_bits % old_bits:

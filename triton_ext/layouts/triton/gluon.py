@@ -24,21 +24,15 @@ end_quietly()
 
 
 def to_gluon(encoding: SharedEncoding) -> Any:
-    """The Gluon layout (``gl.NVMMASharedLayout``, ...) that says the same.
-
-    Raises:
-        LayoutError: no encoding, or one that Gluon cannot say.
-    """
+    """The Gluon layout (``gl.NVMMASharedLayout``, ...) that says the same. Raises LayoutError: no
+    encoding, or one that Gluon cannot say."""
     checked = checked_encoding("encoding", encoding)
     return getattr(gl, checked.GLUON)(**checked.gluon_arguments())
 
 
 def from_gluon(layout: Any) -> SharedEncoding:
-    """The encoding that a Gluon shared layout stands for.
-
-    Raises:
-        LayoutError: another kind of layout, or one that Gluon admits and the hardware does not.
-    """
+    """The encoding that a Gluon shared layout stands for. Raises LayoutError: another kind of
+    layout, or one that Gluon admits and the hardware does not."""
     for kind in ENCODINGS.values():
         if isinstance(layout, getattr(gl, kind.GLUON)):
             return kind.from_gluon(layout)

@@ -52,11 +52,8 @@ class TritonOracle:
         self, cases: Iterable[tuple[Sequence[int], SharedEncoding]]
     ) -> list[Converted | str]:
         """Triton's linear layout for each case, a shape and an encoding, or why it gives none: the
-        exception, or "aborted: ..." with what the dying process printed.
-
-        Raises:
-            RuntimeError: Triton cannot be imported there.
-        """
+        exception, or "aborted: ..." with what the dying process printed. Raises RuntimeError:
+        Triton cannot be imported there."""
         texts = [[list(shape), str(encoding)] for shape, encoding in cases]
         return [
             answer

@@ -1,0 +1,167 @@
+"""`triton_ext.fuse_activations`, on the emulated Hopper."""
+
+import copy
+import functools
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import triton_ext
+from triton_ext.ops import fusion
+
+ACTIVATIONS = {
+    "silu": nn.SiLU(),
+    "gelu": nn.GELU(),
+    "tanh": functools.partial(nn.functional.gelu, approximate="tanh"),
+    "tanh_module": nn.GELU(approximate="tanh"),
+    "relu": torch.relu,
+}
+
+
+class Gated(nn.Module):
+    """What most models of text have."""
+
+    def __init__(self, activation="silu", bias=False):
+        super().__init__()
+        self.gate_proj = nn.Linear(32, 48, bias=bias)
+        self.up_proj = nn.Linear(32, 48, bias=bias)
+        self.down_proj = nn.Linear(48, 32, bias=bias)
+        self.act_fn = ACTIVATIONS[activation]
+
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Plain(Gated):
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.gate_proj(x)))
+
+
+class Reversed(Gated):
+    def forward(self, x):
+        return self.down_proj(self.up_proj(x) * self.act_fn(self.gate_proj(x)))
+
+
+class Shared(Gated):
+    """The gate's sums are used once more, so that they must be made."""
+
+    def forward(self, x):
+        gate = self.gate_proj(x)
+        return self.act_fn(gate) * self.up_proj(x) + gate
+
+
+class Branching(Gated):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else x
+
+
+def model_of(kind, *arguments):
+    torch.manual_seed(0)
+    return nn.Sequential(kind(*arguments), nn.Identity()).bfloat16()
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """The activations that products were asked for."""
+    found, linear = [], fusion.linear
+
+    def spy(*arguments, activation=None):
+        found.append(activation)
+        return linear(*arguments, activation=activation)
+
+    monkeypatch.setattr(fusion, "linear", spy)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "expected"),
+    [
+        (Gated, ("silu",), "swiglu"),
+        (Gated, ("gelu",), "geglu"),
+        (Gated, ("tanh",), "geglu_tanh"),
+        (Gated, ("tanh_module",), "geglu_tanh"),
+        (Reversed, ("relu",), "reglu"),
+        (Plain, ("gelu", True), "gelu"),
+        (Gated, ("silu", True), "silu"),  # gated products of two biases are two
+        (Shared, ("silu",), None),
+        (Branching, ("silu",), None),
+    ],
+)
+def test_what_is_fused(launches, kind, arguments, expected):
+    model, x = model_of(kind, *arguments), torch.randn(2, 24, 32).bfloat16()
+    keys, exact = [*model.state_dict()], copy.deepcopy(model).double()
+    found = triton_ext.fuse_activations(model)
+    assert found == ([] if expected is None else ["0"])
+    assert [*model.state_dict()] == keys
+    with torch.no_grad(), triton_ext.emulate("sm_90"):
+        made = model(x)
+    assert launches == ([] if expected is None else [expected])
+    with torch.no_grad():
+        assert (made.double() - exact(x.double())).abs().max() < 2e-2
+
+
+def test_training_is_as_before(launches):
+    model, x = model_of(Gated), torch.randn(24, 32).bfloat16()
+    other = copy.deepcopy(model)
+    triton_ext.fuse_activations(model)
+    for each in (model, other):
+        each(x).sum().backward()
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine.grad, theirs.grad)
+    assert not launches
+
+
+def test_weights_that_were_moved_are_multiplied_apart(launches):
+    """As are those of the host, where no GPU is emulated, by torch."""
+    model, x = model_of(Gated), torch.randn(24, 32).bfloat16()
+    triton_ext.fuse_activations(model)
+    with torch.no_grad():
+        expected = model(x)
+    assert not launches
+    model[0].up_proj.weight.data = model[0].up_proj.weight.data.clone()
+    with torch.no_grad(), triton_ext.emulate("sm_90"):
+        made = model(x)
+    assert launches == ["silu", None]
+    assert (made - expected).abs().max() < 2e-2
+    assert triton_ext.fuse_activations(model) == ["0"]
+    assert fusion._pair(model[0].gate_proj.weight, model[0].up_proj.weight) is not None
+
+
+def test_layers_that_were_replaced_are_called(launches):
+    model, x = model_of(Gated), torch.randn(24, 32).bfloat16()
+    triton_ext.fuse_activations(model)
+    seen = []
+    handle = model[0].up_proj.register_forward_hook(lambda *_: seen.append("hook"))
+    with torch.no_grad(), triton_ext.emulate("sm_90"):
+        model(x)
+    handle.remove()
+    model[0].gate_proj = nn.Sequential(model[0].gate_proj)
+    with torch.no_grad(), triton_ext.emulate("sm_90"):
+        model(x)
+    assert seen == ["hook"]
+    assert not launches
+
+
+def test_what_is_loaded_copied_and_pickled():
+    model, x = model_of(Gated), torch.randn(24, 32).bfloat16()
+    triton_ext.fuse_activations(model)
+    model.load_state_dict({name: value * 2 for name, value in model.state_dict().items()})
+    assert fusion._pair(model[0].gate_proj.weight, model[0].up_proj.weight) is not None
+    with torch.no_grad():
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert type(other[0]) is Gated
+            assert torch.equal(other(x), model(x))
+
+
+def test_a_compiled_model(launches):
+    model, x = model_of(Gated), torch.randn(24, 32).bfloat16()
+    with torch.no_grad():
+        expected = model(x)
+        triton_ext.fuse_activations(model)
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        with triton_ext.emulate("sm_90"):
+            made = compiled(x)
+    assert launches == ["swiglu"]
+    assert (made - expected).abs().max() < 2e-2
