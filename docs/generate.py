@@ -210,7 +210,7 @@ def instructions() -> str:
         "",
         "Not modelled are sparse products, interleaved tensor maps, `im2col::w`, im2col columns"
         " that begin at a pixel which is not walked, `multimem`, `cvt.rs`, textures and surfaces,"
-        " video instructions, indirect and recursive calls, and dynamic parallelism.",
+        " video instructions, recursive calls, and dynamic parallelism.",
         "",
         "## Forms of elementwise instructions",
         "",

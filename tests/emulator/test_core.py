@@ -362,6 +362,8 @@ def test_a_pointer_in_a_structure():
     parameters = ".param .align 8 .b8 s[16]"
     with pytest.raises(MemoryFault, match="is in no allocation"):
         run(body, [structure], block=1, parameters=parameters)
+    with pytest.raises(MemoryFault, match=r"of this launch; it is a null pointer, and 8 bytes\n"):
+        run(body, [bytes(8) + (8).to_bytes(8, "little")], block=1, parameters=parameters)
     run(body, [structure], block=1, parameters=parameters, buffers=[data])
     assert data[0] == 42
     with pytest.raises(LaunchError, match="buffers: int is no array"):

@@ -188,6 +188,26 @@ TWICE = (
     + OUT
 )
 """Warp 0 arrives twice, and all read what another warp wrote."""
+SWAPS = (
+    """
+ mov.u32 %r20, 0;
+ @%p1 st.shared.u32 [%r2], %r20;
+ bar.sync 0;
+ LOAD.shared.u32 %r20, [%r2];
+TURN:
+ add.u32 %r21, %r20, 1;
+ mov.u32 %r22, %r20;
+ atom.shared.cas.b32 %r20, [%r2], %r22, %r21;
+ setp.ne.u32 %p2, %r20, %r22;
+ @%p2 bra TURN;
+ bar.sync 0;
+ ld.shared.u32 %r20, [%r2];
+ sub.u32 %r20, %r20, 128;
+ add.u32 %r20, %r20, %r0;
+"""
+    + OUT
+)
+"""All threads count by compare-and-swap."""
 ZERO, ONE = "0x4000004000010000", "0x4000404000010000"
 # rule, kernel, blocks, what it is if strict, part of the message
 CASES = [
@@ -206,6 +226,7 @@ CASES = [
         "where one is live",
     ),
     ("barrier-twice", TWICE, 1, BarrierFault, "a thread arrives twice at barrier 1"),
+    ("swap-loop", SWAPS.replace("LOAD", "ld"), 1, SynchronizationFault, "was read by|written by"),
     ("remote-scope", REMOTE.format(""), 2, SynchronizationFault, r"at \.cta scope"),
     ("remote-scope", REMOTE.format(".release.cta"), 2, SynchronizationFault, r"at \.cta scope"),
 ]
@@ -216,6 +237,7 @@ GOOD = [
     (VERSION_0.format(descriptor=ONE), 1),
     (LAST_STORE + " @%p1 cp.async.bulk.wait_group.read 0;", 1),
     (REMOTE.format(".release.cluster"), 2),
+    (SWAPS.replace("LOAD", "ld.relaxed.cta"), 1),
 ]
 
 

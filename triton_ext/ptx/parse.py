@@ -102,7 +102,8 @@ class Kernel:
         labels: (label, scope) -> the index of the instruction that follows the label.
         variables: the parameters, in order, and then the variables that the body declares.
         is_entry: whether the host can launch it.
-        branch_targets: label -> the list of labels that ``brx.idx`` chooses from.
+        branch_targets: label -> the list of labels that ``brx.idx`` chooses from, or of functions
+            that a call by address does.
         directives: the performance directives between the parameters and the body, such as
             ``{"reqntid": (128,)}``.
         linkage: as of a `Variable`.
@@ -158,7 +159,7 @@ _STATEMENT = re.compile(
         (?:[^\n]*?inlined_at[ \t]+(?P<caller>\d+[ \t]+\d+(?:[ \t]+\d+)?))?[^\n]*
     | (?P<brace>[{}])
     | (?P<label>[A-Za-z_$%][\w$]*)\s*:(?!:)
-    | \.branchtargets\s+(?P<targets>[^;]*);?
+    | \.(?:branch|call)targets\s+(?P<targets>[^;]*);?
     | \.(?P<directive>[^;]*);?
     | (?:@(?P<guard>!?\s*%?[\w$]+)\s*)?(?P<opcode>[^\s;{}]+)(?P<operands>[^;]*);?
     | (?P<other>[^\s])

@@ -1,14 +1,17 @@
 """Calls of a module's functions, inlined: a kernel that is decoded has none left.
 
 Each call gets a copy of the function's body, whose names live in a scope of their own. Parameters
-that are passed through parameter space share the caller's bytes.
+that are passed through parameter space share the caller's bytes. A call through a pointer compares
+it with the address of each function that fits, and calls that one.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from triton_ext.emulator.decode.function_addresses import function_addresses, pointed_at
 from triton_ext.emulator.errors import UnsupportedInstruction
 from triton_ext.ptx.parse import Instruction, Kernel, Module, Variable, split_operands
 
@@ -34,7 +37,7 @@ class Inlined:
 
 
 def call_parts(at: Instruction) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
-    """What a ``call`` names: results, function, arguments."""
+    """What a ``call`` names: results, function (or a register), arguments."""
     texts = list(at.operands)
     results: tuple[str, ...] = ()
     if texts and texts[0].startswith("("):
@@ -42,12 +45,13 @@ def call_parts(at: Instruction) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
     if not texts:
         raise UnsupportedInstruction("the call names no function", at)
     name = texts.pop(0)
-    arguments = split_operands(texts[0][1:-1]) if texts else ()
+    arguments = split_operands(texts[0][1:-1]) if texts and texts[0].startswith("(") else ()
     return results, name, arguments
 
 
 @dataclass
 class _Inliner:
+    module: Module
     functions: dict[str, Kernel]
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[Key, int] = field(default_factory=dict)
@@ -56,7 +60,13 @@ class _Inliner:
     aliases: dict[Key, Key] = field(default_factory=dict)
     params: set[Key] = field(default_factory=set)
     statics: dict[tuple[str, Key], Key] = field(default_factory=dict)
+    lists: dict[str, tuple[str, ...]] = field(default_factory=dict)
     calls: int = 0
+
+    @functools.cached_property
+    def pointed_at(self) -> list[Kernel]:
+        """The functions that a pointer may lead to."""
+        return list(pointed_at(self.module))
 
     def body(
         self, function: Kernel, scope: Scope, passed: set[str], stack: tuple[str, ...]
@@ -79,6 +89,7 @@ class _Inliner:
         suffix = f"@{self.calls}" if scope else ""
         for label, targets in function.branch_targets.items():
             self.targets[label + suffix] = targets
+            self.lists[label] = targets
         starts = []
         for each in function.instructions:
             starts.append(len(self.instructions))
@@ -97,11 +108,53 @@ class _Inliner:
             if name in self.functions:
                 self._call(moved, results, self.functions[name], arguments, stack)
                 return
+            if name.startswith("%"):
+                self._call_by_address(moved, results, name, arguments, stack)
+                return
         elif scope and base == "ret":
             moved = replace(moved, opcode="bra", operands=("$return",))
         elif scope and base == "brx":
             moved = replace(moved, operands=(each.operands[0], each.operands[1] + suffix))
         self.instructions.append(moved)
+
+    def _call_by_address(
+        self, at: Instruction, results: Sequence[str], pointer: str, arguments: Sequence[str],
+        stack: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        """Compare a pointer with each function's address; what is left is no function's."""
+        addresses = function_addresses(self.module)
+        listed = self.lists.get(at.operands[-1])
+        sizes = [self._size(text, at.scope) for text in (*results, *arguments)]
+        done, always = f"$called{len(self.instructions)}", replace(at, predicate="")
+        if at.predicate:
+            negated = at.predicate[1:] if at.predicate.startswith("!") else f"!{at.predicate}"
+            self.instructions.append(replace(at, opcode="bra", operands=(done,), predicate=negated))
+        for function in self.pointed_at:
+            formals = [each.bytes for each in function.variables[: len(function.parameters)]]
+            fits = len(formals) == len(sizes) and all(
+                size in (None, formal) for size, formal in zip(sizes, formals, strict=True)
+            )
+            chosen = function.name in listed if listed else fits
+            if not chosen or function.name in stack:
+                continue
+            other = f"%other{len(self.instructions)}"
+            self.variables.append(Variable(other, "reg", "pred"))
+            compared = (other, pointer, str(addresses[function.name]))
+            self.instructions += [
+                replace(always, opcode="setp.ne.u64", operands=compared),
+                replace(at, opcode="bra", operands=(f"${other}",), predicate=other),
+            ]
+            self._call(always, results, function, arguments, stack)
+            self.instructions.append(replace(always, opcode="bra", operands=(done,)))
+            self.labels[f"${other}", at.scope] = len(self.instructions)
+        self.instructions.append(always)
+        self.labels[done, at.scope] = len(self.instructions)
+
+    def _size(self, text: str, scope: Scope) -> int | None:
+        """The bytes of an argument in parameter space; None of a register."""
+        source = self._parameter(text, scope)
+        sizes = (each.bytes for each in self.variables if (each.name, each.scope) == source)
+        return next(sizes, None)
 
     def _call(
         self,
@@ -112,7 +165,9 @@ class _Inliner:
         stack: tuple[str, ...],
     ) -> None:
         if function.name in stack:
-            raise UnsupportedInstruction("recursive calls are not modelled", at)
+            way = " -> ".join((*stack[stack.index(function.name) :], function.name))
+            why = f"recursive calls are not modelled ({way}): a loop with a stack of its own is"
+            raise UnsupportedInstruction(why, at)
         if len(stack) > MAX_DEPTH or len(self.instructions) + self.calls > MAX_INLINED:
             why = f"calls are put in line: at most {MAX_DEPTH} deep, and {MAX_INLINED} instructions"
             raise UnsupportedInstruction(why, at)
@@ -174,7 +229,7 @@ def inline_calls(module: Module, kernel: Kernel) -> Inlined:
     called = any(each.opcode.split(".")[0] == "call" for each in kernel.instructions)
     if not functions or not called:
         return Inlined(kernel, {})
-    inliner = _Inliner(functions)
+    inliner = _Inliner(module, functions)
     inliner.body(kernel, (), set(), (kernel.name,))
     flat = replace(
         kernel,

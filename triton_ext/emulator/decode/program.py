@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from triton_ext.emulator.decode.decoder import Modifiers, Opcode, Opcodes
+from triton_ext.emulator.decode.function_addresses import function_addresses
 from triton_ext.emulator.decode.inlining import Key, inline_calls
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.register_fences import check_fences
@@ -103,7 +104,10 @@ def _allocate(
     kernel: Kernel, module: Module, aliases: dict[Key, Key]
 ) -> tuple[dict[Key, Symbol], dict[str, int]]:
     """The offset of each variable in its space; and how much of each space is taken."""
-    symbols: dict[Key, Symbol] = {}
+    symbols: dict[Key, Symbol] = {
+        (name, ()): Symbol("function", name, address, Variable(name, "function", "b64"))
+        for name, address in function_addresses(module).items()
+    }
     used = {"param": 0, "shared": 0, "local": 0, "global": 0}
     dynamic = []
     own = set(kernel.parameters)

@@ -181,8 +181,8 @@ def _initial(part: str, variable: Variable, addresses: Mapping[str, int]) -> Any
         raise LaunchError(f"variable {variable.name}: {error}") from None
     if value is None:
         raise LaunchError(
-            f"variable {variable.name}: initializer {part!r} is neither a number nor a variable"
-            " (addresses of functions, and indirect calls, are not modelled)"
+            f"variable {variable.name}: initializer {part!r} is neither a number nor a variable,"
+            " nor a function of the module"
         )
     return value
 
@@ -267,8 +267,9 @@ def _fresh(storage: Storage, memory: GlobalMemory) -> dict[str, int]:
     addresses = {
         name: memory.register(each, name=f"variable {name}") for name, each in data.items()
     }
+    functions = {s.name: s.offset for s in storage.symbols.values() if s.space == "function"}
     for each in found:
-        data[each.name][:] = initial_bytes(each, addresses)
+        data[each.name][:] = initial_bytes(each, addresses | functions)
     return addresses
 
 

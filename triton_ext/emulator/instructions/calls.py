@@ -1,4 +1,4 @@
-"""Calls of the functions that CUDA gives to every kernel: ``vprintf`` and ``__assertfail``.
+"""Calls of the functions that CUDA gives to every kernel: ``vprintf``, ``malloc`` and the like.
 
 Functions of the module itself are put in line before the kernel is decoded: see `inlining`.
 """
@@ -149,13 +149,62 @@ def _assertion(
     return run
 
 
-_EXTERNAL = {"vprintf": _print, "__assertfail": _assertion}
+def _malloc(
+    at: Instruction, results: tuple[str, ...], texts: tuple[str, ...], operands: Operands
+) -> Run:
+    (size,), (kept,) = (_arguments(at, each, operands, 1) for each in (texts, results))
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        memory, threads = cta.launch.memory, lane_sets.indices(lanes)
+        given = [memory.allocate(each) for each in _value(cta, lanes, size, 8).tolist()]
+        addresses = np.full(len(threads), cta.address_of(kept), np.int64)
+        cta.local.store(
+            threads, addresses, np.array(given, np.uint64).view(np.uint8).reshape(-1, 8)
+        )
+
+    return run
 
 
-@instruction("call", evidence=COMPILED, but="functions of the module, `vprintf` and `__assertfail`")
+def _free(
+    at: Instruction, results: tuple[str, ...], texts: tuple[str, ...], operands: Operands
+) -> Run:
+    (address,) = _arguments(at, texts, operands, 1)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        for each in _value(cta, lanes, address, 8).tolist():
+            if each:
+                cta.launch.memory.free(each)
+
+    return run
+
+
+def _astray(at: Instruction, pointer: str, operands: Operands) -> Run:
+    """What is left of a call by address where no function that fits has the address."""
+    read = operands.reader(pointer, "u64", at)
+
+    def run(cta: Cta, lanes: Lanes) -> Outcome:
+        address = int(np.broadcast_to(read(cta, lanes), lane_sets.count(lanes))[0])
+        raise EmulationError(
+            f"the address {address:#x} is that of no function which takes these arguments, or of"
+            " one that would call itself: that is not modelled"
+        )
+
+    return run
+
+
+_EXTERNAL = {"vprintf": _print, "__assertfail": _assertion, "malloc": _malloc, "free": _free}
+
+
+@instruction(
+    "call",
+    evidence=COMPILED,
+    but="functions of the module, `vprintf`, `__assertfail`, `malloc` and `free`",
+)
 def call(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("uni")
     results, name, arguments = call_parts(at)
+    if name.startswith("%"):
+        return _astray(at, name, operands)
     decode = _EXTERNAL.get(name)
     if decode is None:
         raise UnsupportedInstruction(f"the function {name} is not known", at)

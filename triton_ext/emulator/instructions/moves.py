@@ -13,12 +13,14 @@ from triton_ext.emulator.decode.evidence import COMPILED, DOCUMENT, SILICON
 from triton_ext.emulator.decode.flow import Flow, handled, moved, origins_of, put_parts
 from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Run
+from triton_ext.emulator.decode.swap_loops import begun_by
 from triton_ext.emulator.decode.values import dtype_of, vector_reader, vector_writer
 from triton_ext.emulator.errors import MemoryFault, UninitializedRead, UnsupportedInstruction
 from triton_ext.emulator.instructions.elementwise import Function, Row, Variant
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.leniencies import SWAP_LOOP
 from triton_ext.emulator.state.memory import (
     LOCAL_WINDOW,
     PARAM_WINDOW,
@@ -411,11 +413,15 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     targets = [operands.find(text, at.scope) for text in access.registers]
     written = frozenset(operands.written)
     operands.flow = Flow(handled)
+    swap = None if order else begun_by(at, operands)
+    parts = swap.opcode.split(".") if swap else []
+    swaps_scope = next((each for each in parts if each in memory_order.SCOPES), "gpu")
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        values, origins = load_values(
-            cta, lanes, space, address(cta, lanes), width, order, access.scope
-        )
+        strength = order, access.scope
+        if swap is not None and cta.takes(SWAP_LOOP, lanes):
+            strength = "relaxed", memory_order.SCOPES[swaps_scope]
+        values, origins = load_values(cta, lanes, space, address(cta, lanes), width, *strength)
         write(cta, lanes, np.ascontiguousarray(values).view(dtype))
         if origins is not None:
             put_parts(cta, targets, lanes, np.ascontiguousarray(origins.T))

@@ -124,6 +124,15 @@ TWICE = Leniency(
     " the warp that stores a piece arrives and waits; their results are checked on Hopper and"
     " Blackwell GPUs",
 )
+SWAP_LOOP = Leniency(
+    "swap-loop",
+    "an ordinary load reads what atom.cas then compares and swaps, while other threads may swap"
+    " there",
+    "a relaxed load of the scope of the swap: if its value is out of date, the loop turns again",
+    'PTX ISA, "Memory Consistency Model: Data-Races"',
+    'NVIDIA\'s CUDA C++ Programming Guide, "Atomic Functions", which makes atomic operations of'
+    " atomicCAS so",
+)
 LENIENCIES = (
     QUARTER,
     LANE,
@@ -135,6 +144,7 @@ LENIENCIES = (
     RELAXED_BARRIER,
     INIT_AGAIN,
     TWICE,
+    SWAP_LOOP,
 )
 
 

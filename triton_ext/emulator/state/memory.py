@@ -35,6 +35,10 @@ _MOST_BLOCKS = 16
 """Blocks of a cluster, at most."""
 SHARED_BASE = 1024
 """The first dynamic shared byte: the system keeps 1 KiB of each block (sm_90 and later)."""
+_FAR = 1 << 32
+"""How far from memory an address is that is no mistake about it, in bytes: a guess."""
+_COMPILERS = ("variable $str", "variable __unnamed_")
+"""How nvcc names texts of ``printf`` and ``assert``."""
 
 
 EMPTY = np.tile(np.array([0xA5, 0x5A, 0xFA, 0x7F], np.uint8), 4)
@@ -265,6 +269,20 @@ class GlobalMemory:
         self.add(Allocation(address, len(data), data, name, bool(array.flags.writeable), owner))
         return address
 
+    def allocate(self, size: int) -> int:
+        """Memory that a thread asks for by ``malloc``: its address, which is of this launch."""
+        return self.register(np.zeros(max(size, 1), np.uint8), name=f"malloc'ed {size} bytes")
+
+    def free(self, address: int) -> None:
+        """Give back what `allocate` gave. Raises MemoryFault: it did not give that address."""
+        found = self._known(address, 1)
+        if found is None or found.start != address or not found.name.startswith("malloc'ed"):
+            raise MemoryFault(
+                f"free of {address:#x}, which malloc did not give, or which was freed"
+            )
+        at = self.allocations.index(found)
+        del self._starts[at], self.allocations[at]
+
     def add(self, new: Allocation) -> None:
         """Make an allocation accessible. Those that overlap, views of one storage, become one."""
         if not new.size:
@@ -304,9 +322,8 @@ class GlobalMemory:
 
     def _describe(self, address: int, width: int) -> str:
         text = f"global address {address:#x} ({width} bytes) is in no allocation of this launch"
-        at = bisect_right(self._starts, address)
         near = []
-        for found in self.allocations[max(at - 1, 0) : at + 1]:
+        for found in self.allocations:
             offset = address - found.start
             if offset < 0:
                 side = f"{-offset} bytes before"
@@ -314,8 +331,12 @@ class GlobalMemory:
                 side = f"{found.size - offset} bytes before the end of"
             else:
                 side = f"{offset - found.size} bytes past the end of"
-            near.append((max(-offset, offset - found.size, 0), side, found))
-        if near:
+            distance = max(-offset, offset - found.size, 0)
+            if distance < _FAR and not found.name.startswith(_COMPILERS):
+                near.append((distance, side, found))
+        if 0 <= address < SHARED_BASE:
+            text += f"; it is a null pointer{f', and {address} bytes' * bool(address)}"
+        elif near:
             _, side, found = min(near, key=lambda each: each[0])
             place = f"{found.name or 'the one'} at {found.start:#x}, {found.size} bytes"
             text += f"; it is {side} {place}"

@@ -6,6 +6,7 @@ import functools
 import re
 from dataclasses import dataclass, field, replace
 
+from triton_ext.emulator.decode.function_addresses import function_addresses
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.cuda.heap import Heap, Room
 from triton_ext.emulator.host.cuda.status import CudaError
@@ -107,6 +108,7 @@ def load(image: bytes, arch: int, heap: Heap) -> Loaded:
     for each in found:
         loaded.variables[each.name] = heap.allocate(each.bytes, name=f"variable {each.name}")
     addresses = {name: room.start for name, room in loaded.variables.items()}
+    addresses |= function_addresses(loaded.module)
     for each in found:
         try:
             values = initial_bytes(each, addresses)

@@ -22,6 +22,20 @@ class ProgramMemory(GlobalMemory):
         for room in rooms:
             self.add(heap.allocation(room))
 
+    def allocate(self, size: int) -> int:
+        """Memory of the heap, which outlives the launch."""
+        room = self._heap.allocate(size, name=f"malloc'ed {size} bytes")
+        self.add(self._heap.allocation(room))
+        return room.start
+
+    def free(self, address: int) -> None:
+        """Give back what a thread of this launch, or of one before, was given."""
+        room = self._heap.rooms.find(address)
+        if room is not None and self._known(address, 1) is None:
+            self.add(self._heap.allocation(room))
+        super().free(address)
+        self._heap.free(address)
+
     def _find(self, memory: GlobalMemory, address: int) -> list[Allocation]:
         room = self._heap.rooms.find(address)
         return [] if room is None else [self._heap.allocation(room)]
