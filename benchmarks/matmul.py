@@ -18,6 +18,11 @@ PyTorch launches the first algorithm that cuBLASLt's heuristic names. With --bes
 timed, and the fastest three take part in the rounds, the best of which is a second baseline. With
 --measured a further side is what `triton_ext.measured_kernels` finds at a first call, which may be
 torch's own; its ratio is to torch's, too. Its four candidates are compiled for each problem.
+
+The power limit lags: for about half a second a kernel runs at the clock that the one before it has
+left. Replayed in turn, all sides have the same clock, and the one that takes more energy is not
+slowed down for it. With --sustained each side has the GPU for a second, twice, and the later halves
+count: what a stream of such products sees.
 """
 
 from __future__ import annotations
@@ -75,6 +80,10 @@ FINALISTS = 3
 """How many of cuBLASLt's algorithms take part in the rounds."""
 MOST_ERROR = 1e-2
 """What a product's error is at most, relative to the Frobenius norm: C has 16 bits."""
+TURN_SECONDS = 1.0
+"""How long a side has the GPU with --sustained; the later half counts."""
+REPLAY_SECONDS = 0.01
+"""How long a replay takes then, about."""
 SHORTEST_SECONDS = 0.3
 """How long a problem is replayed at least: NVML reads clock and power about every 100 ms."""
 MULTIPROCESSORS = 132
@@ -162,6 +171,36 @@ def median_seconds(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def sustained_seconds(
+    sides: Mapping[str, Callable[[int], None]], estimate: float, watch: Watch
+) -> dict[str, float]:
+    """The mean seconds of a launch of each side, when it has been all that the GPU does for a
+    while.
+
+    Args:
+        estimate, watch: as for `median_seconds`.
+    """
+    count = max(2, round(REPLAY_SECONDS / estimate))
+    graphs = {name: graph_of(launch, count) for name, launch in sides.items()}
+    warm_up(graphs)
+    found: dict[str, list[float]] = {name: [] for name in graphs}
+    with watch:
+        for name in [*graphs, *reversed(graphs)]:
+            events = [torch.cuda.Event(enable_timing=True)]
+            events[0].record()
+            begin = time.perf_counter()
+            while time.perf_counter() - begin < TURN_SECONDS:
+                graphs[name].replay()
+                events.append(torch.cuda.Event(enable_timing=True))
+                events[-1].record()
+                events[-3:][0].synchronize()  # the host does not run far ahead
+            events[-1].synchronize()
+            first = len(events) // 2
+            spent = events[first].elapsed_time(events[-1]) * 1e-3
+            found[name].append(spent / (len(events) - 1 - first) / count)
+    return {name: statistics.mean(values) for name, values in found.items()}
+
+
 def error_of(problem: Problem, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> float:
     """Relative to the Frobenius norm, of the first rows against float64."""
     rows = min(problem.m, 256)
@@ -203,8 +242,9 @@ def measured_launches(
 
 
 def measure(
-    problem: Problem, rounds: int, state: GpuState, library: CublasLt | None, measured: bool = False
-) -> Row:
+    problem: Problem, rounds: int, state: GpuState, library: CublasLt | None,
+    measured: bool = False, sustained: bool = False,
+) -> Row:  # fmt: skip
     """One row: medians, ratio, the fraction of the limit, and the error; with a `library` the best
     of its algorithms, too, and what is `measured` at a first call.
     """
@@ -230,7 +270,10 @@ def measure(
     if measured and whole and not problem.promoted:
         added["measured"], sides["measured"] = measured_launches(problem, sets, sides["torch"])
     watch = Watch(state)
-    seconds = median_seconds(sides, estimate, len(sets), rounds, watch, shortest=SHORTEST_SECONDS)
+    if sustained:
+        seconds = sustained_seconds(sides, estimate, watch)
+    else:
+        seconds = median_seconds(sides, estimate, len(sets), rounds, watch, SHORTEST_SECONDS)
     cublas = {name: seconds.pop(name) for name in [*seconds] if name.startswith("cublas")}
     if added:
         added["ratio_of_measured"] = seconds["torch"] / seconds["measured"]
@@ -380,6 +423,7 @@ def main() -> None:
     )
     parser.add_argument("--best", action="store_true", help="time cuBLASLt's other algorithms, too")
     parser.add_argument("--measured", action="store_true", help="and what a first call measures")
+    parser.add_argument("--sustained", action="store_true", help="each side alone for a second")
     arguments = parser.parse_args()
     fixed_kernels(arguments.fixed)
     listed = problems()
@@ -395,7 +439,8 @@ def main() -> None:
     state = GpuState()
     library = CublasLt() if arguments.best else None
     rows = (
-        measure(problem, arguments.rounds, state, library, arguments.measured) for problem in chosen
+        measure(problem, arguments.rounds, state, library, arguments.measured, arguments.sustained)
+        for problem in chosen
     )
     command = "matmul"
     if arguments.random is not None:
@@ -403,7 +448,7 @@ def main() -> None:
     if arguments.classes:
         command += f" --classes {shlex.join(arguments.classes)}"
     command += " --fixed" * arguments.fixed + " --best" * arguments.best
-    command += " --measured" * arguments.measured
+    command += " --measured" * arguments.measured + " --sustained" * arguments.sustained
     found = harness.report(command, rows, TABLE, arguments.json)
     print_summary(found)
     if arguments.best:

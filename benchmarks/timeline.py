@@ -454,17 +454,10 @@ def _row(work: Workload) -> Row:
     assert work.config is not None
     row = {
         "workload": work.name, "family": work.family, "split": work.split,
-        "seconds": work.seconds, "problem": str(work.problem), **_fields(work.problem),
+        "seconds": work.seconds, "problem": str(work.problem), **work.problem.row,
         "config": work.config.fields(),
     }  # fmt: skip
     return row if work.best is None else row | {"best": work.best}
-
-
-def _fields(problem: Problem) -> Row:
-    """By which `problem_of` knows it."""
-    names = {"type": "element_type"}
-    keys = ("m", "n", "k", "type", "a_major", "b_major")
-    return {key: getattr(problem, names.get(key, key)) for key in keys}
 
 
 TABLE = Table(
@@ -476,16 +469,15 @@ TABLE = Table(
 )
 
 
-def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
-    """A row for each workload; the file is written after each one."""
+def measured(only: str, seconds: float) -> Iterator[Row]:
+    """A row for each workload."""
     from benchmarks.gpu_state import GpuState
 
     chosen = [work for work in workloads() if only in work.name]
     state, begin = GpuState(), time.perf_counter()
-    found: list[Row] = []
-    for work in chosen:
+    for number, work in enumerate(chosen):
         if time.perf_counter() - begin > seconds:
-            print(f"stopped after {seconds} s: {len(found)} of {len(chosen)}")
+            print(f"stopped after {seconds} s: {number} of {len(chosen)}")
             return
         try:
             row = measure(work)
@@ -493,9 +485,6 @@ def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
             print(f"{work.name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
             continue
         row["clock_mhz"] = state.clock_mhz()
-        found.append(row)
-        if path is not None and len(found) % 10 == 0:
-            harness.write(path, "timeline", found)
         torch.cuda.empty_cache()
         yield row
 
@@ -517,7 +506,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     if arguments.step == "measure":
-        running = measured(arguments.only, arguments.seconds, arguments.json)
+        running = measured(arguments.only, arguments.seconds)
         harness.report("timeline", running, TABLE, arguments.json)
         return
     if arguments.step == "survey":

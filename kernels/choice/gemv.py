@@ -56,40 +56,65 @@ def padded(vectors: int) -> int:
 
 @dataclass(frozen=True)
 class GemvConstants:
-    """What is guessed; seconds, and bytes a second.
+    """What is fitted; seconds, and bytes a second.
 
     Attributes:
         launch: what a launch takes at least.
-        turn: what a block waits for what it loads.
+        k_major_turn, turn: what a block waits for what it loads, where K is the matrix's contiguous
+            dimension, and where it is not.
+        chunk, product: what a warp's chunk takes of its SM, and its product with each vector.
+        k_major_product: how many times as much that is where K is contiguous.
         parts, part: what it takes to add up parts of sums, and each of them.
-        memory_bytes: that the GPU reads.
-        resident: how many blocks an SM runs at a time.
+        k_major_bytes, memory_bytes: that the GPU reads.
     """
 
-    launch: float = 1.3e-6
-    turn: float = 0.8e-6
-    parts: float = 1.4e-6
-    part: float = 5e-8
-    memory_bytes: float = 3.8e12
-    resident: int = 2
+    launch: float = 1.39e-6
+    k_major_turn: float = 4.68e-7
+    turn: float = 2.42e-7
+    chunk: float = 7.77e-9
+    product: float = 1.75e-9
+    k_major_product: float = 2.23
+    parts: float = 3.05e-6
+    part: float = 4.38e-8
+    k_major_bytes: float = 4.6e12
+    memory_bytes: float = 3.5e12
 
 
 FITTED = GemvConstants()
+"""To one H200 (seeds 5211 to 5214, at most 4 rows, of the class "off 8" of
+``benchmarks.problems``)."""
 
 
 def gemv_divisions(problem: Problem, k_major: bool) -> Iterator[tuple[GemvTile, int]]:
-    """Tiles that are considered, and into how many parts K is cut."""
-    outputs = max(problem.m, problem.n)
-    room = FITTED.resident * problem.multiprocessors
-    vectors = padded(min(problem.m, problem.n))
+    """Tiles that are considered, and into how many parts K is cut: for as many blocks as SMs run at
+    a time, or a part of these."""
+    outputs, vectors = max(problem.m, problem.n), min(problem.m, problem.n)
     for tile in K_MAJOR_TILES if k_major else OTHER_TILES:
-        if k_major and vectors * tile.chunks > MOST_FACTORS:
+        if k_major and padded(vectors) * tile.chunks > MOST_FACTORS:
             continue
         blocks = problem.batch * math.ceil(outputs / tile.outputs(k_major))
         turns = math.ceil((problem.k + CHUNK - 1) / tile.depth(k_major))
-        for splits in dict.fromkeys((1, room // blocks // 2, room // blocks)):
-            if 1 <= splits <= turns:
-                yield tile, math.ceil(turns / math.ceil(turns / splits))
+        rooms = (
+            problem.multiprocessors * each
+            for each in range(1, resident(tile, vectors, k_major) + 1)
+        )
+        found = {
+            math.ceil(turns / math.ceil(turns / min(turns, max(1, room // blocks))))
+            for room in rooms
+        }
+        for splits in sorted({1, *found}):
+            yield tile, splits
+
+
+def resident(tile: GemvTile, vectors: int, k_major: bool) -> int:
+    """About how many blocks an SM runs at a time, by the registers of their threads."""
+    each = tile.chunks // 32
+    factors = tile.rows * padded(vectors)
+    if k_major:
+        registers = 30 + 1.3 * each * (4 * tile.rows + 8 * padded(vectors) + factors)
+    else:
+        registers = 24 + each * (4 * tile.rows + 8 * padded(vectors)) + factors
+    return max(1, int(65536 / (32 * tile.num_warps * registers)))
 
 
 def gemv_seconds(
@@ -101,7 +126,16 @@ def gemv_seconds(
     vectors = min(problem.m, problem.n)
     blocks = problem.batch * math.ceil(outputs / tile.outputs(k_major)) * splits
     turns = math.ceil(math.ceil((k + CHUNK - 1) / tile.depth(k_major)) / splits)
-    waits = math.ceil(blocks / (constants.resident * problem.multiprocessors)) * turns
-    moved = 2 * problem.batch * (outputs * k + vectors * (outputs + k)) / constants.memory_bytes
+    on_each = math.ceil(blocks / problem.multiprocessors)
+    at_a_time = min(on_each, resident(tile, vectors, k_major))
+    turn, product, memory = constants.turn, constants.product, constants.memory_bytes
+    if k_major:
+        turn, memory = constants.k_major_turn, constants.k_major_bytes
+        product *= constants.k_major_product
+    work = tile.rows * tile.chunks / 32 * tile.num_warps
+    work *= constants.chunk + product * padded(vectors)
+    made = turns * (on_each / at_a_time * turn + on_each * work)
+    moved = 2 * problem.batch * (outputs * k + vectors * (outputs + k)) / memory
     adding = constants.parts + constants.part * splits if splits > 1 else 0.0
-    return constants.launch + max(waits * constants.turn, moved) + adding
+    about_the_larger = math.sqrt(math.hypot(made**2, moved**2))
+    return constants.launch + about_the_larger + adding

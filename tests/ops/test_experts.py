@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from covers import in_turn, pairwise  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from mutations import some  # noqa: E402
@@ -101,11 +102,13 @@ def test_any_size_and_memory(arch, m, n, k, together, memory, seed):
     assert torch.equal(made.double(), a_values @ b_values.t() + bias.double())
 
 
-@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
-@pytest.mark.parametrize(("m", "n", "k"), [(40, 136, 300), (300, 264, 64)])
-@pytest.mark.parametrize("together", [(1, 128), (128, 1), (1, 1)])
-def test_scales_that_are_powers_of_two(arch, m, n, k, together):
+@pytest.mark.parametrize(
+    ("arch", "problem", "together"),
+    pairwise(["sm_90", "sm_100"], [(40, 136, 300), (300, 264, 64)], [(1, 128), (128, 1), (1, 1)]),
+)
+def test_scales_that_are_powers_of_two(arch, problem, together):
     """On Blackwell the tensor cores apply them, or mixed types would not fit."""
+    m, n, k = problem
     generator = torch.Generator().manual_seed(m + k)
     found = []
     for rows, of in ((m, together[0]), (n, together[1])):
@@ -294,8 +297,7 @@ def test_rows_that_count_with_scales():
         assert torch.equal(made[group, :count].double(), expected[group, :count])
 
 
-@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
-@pytest.mark.parametrize("columns", [128, 1])
+@pytest.mark.parametrize(("arch", "columns"), in_turn(["sm_90", "sm_100"], [128, 1]))
 def test_groups_with_scales_of_blocks(arch, columns):
     generator = torch.Generator().manual_seed(columns)
     lengths, n, k = [5, 0, 131], 136, 200

@@ -93,7 +93,7 @@ def changed_ptx(kernels, site, passes):
 @pytest.mark.parametrize("site", triton_sites())
 def test_the_ptx_is_identical(site):
     """The proof, on kernels of every kind: generated bases are what the compiler means."""
-    many, few = (110, 24) if ALL else (36, 12)
+    many, few = (110, 24) if ALL else (24, 12)
     count = few if site else many
     kernels = chosen_kernels(site, count)
     assert len(kernels) >= count - 10

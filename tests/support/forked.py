@@ -5,6 +5,7 @@ Triton aborts the process on some inputs; only the fork dies.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -30,6 +31,7 @@ def own_cache():
     with tempfile.TemporaryDirectory(dir=MEMORY if there else None) as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
         triton.runtime.cache.triton_key = lambda: "of one process"
+        gc.disable()  # forks are short, and a collection goes through all of torch and Triton
         yield
 
 

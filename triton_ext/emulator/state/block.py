@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.errors import LayoutFault
 from triton_ext.emulator.state.agents import BlockAgents, agent_name, agents_of_block
 from triton_ext.emulator.state.barriers import ClusterBarrier, MBarrier, NamedBarrier
 from triton_ext.emulator.state.buffers import Buffer, source_line
@@ -56,7 +57,7 @@ class Launch:
         history: a `triton_ext.emulator.units.history.History`, or None.
         allocated: gives what the kernel has allocated in shared and tensor memory, if known.
         binary: the cubin that ptxas made of it, if known.
-        permutations: gives what `permuted_stores` says of the kernel, if known.
+        permutations: gives what `permuted_reads` says of the kernel, if known.
     """
 
     storage: Storage
@@ -82,11 +83,12 @@ class Launch:
         """The same."""
         return self.allocated()
 
-    def misread(self, at: Instruction | None) -> str:
-        """How a TMA store takes its tile in another layout than it is written in; "" if it does
-        not, as far as is known."""
+    def check_layout(self, at: Instruction | None) -> None:
+        """Raise LayoutFault if a TMA store or a product takes its tile in another layout than it is
+        written in, as far as is known."""
         source = at.source if at is not None and self.checks.layouts else None
-        return self.permutations().get(source_line(source.file, source.line), "") if source else ""
+        if source and (why := self.permutations().get(source_line(source.file, source.line))):
+            raise LayoutFault(f"{why}. (If this is meant: check_layouts=False)")
 
     @property
     def buffers_start(self) -> int:
