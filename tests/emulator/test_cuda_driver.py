@@ -28,6 +28,7 @@ from triton_ext.emulator.host.cuda.nvcc import compiler
 from triton_ext.emulator.host.cuda.server import run_program
 from triton_ext.emulator.host.cuda.status import CudaError
 from triton_ext.emulator.host.emulate import emulated_gpus
+from triton_ext.emulator.state.memory import OF_MALLOC
 from triton_ext.errors import LayoutError
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -245,7 +246,8 @@ def test_allocations_are_apart(steps):
 
 def test_new_memory_is_marked_if_that_is_checked():
     heap = Heap(marked=True)
-    assert np.isnan(heap.data(heap.allocate(8)).view(np.float32)).all()
+    for name in ("", OF_MALLOC):
+        assert np.isnan(heap.data(heap.allocate(8, name=name)).view(np.float32)).all()
     heap.close()
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from triton_ext.emulator.host.cuda.status import CudaError
-from triton_ext.emulator.state.memory import EMPTY, Allocation, Bytes
+from triton_ext.emulator.state.memory import EMPTY, OF_MALLOC, Allocation, Bytes
 
 START = 0x2000_0000_0000
 """Where programs map the memory: far from what Linux gives to programs and libraries on x86-64 and
@@ -146,7 +146,7 @@ class Heap:
         room = replace(room, start=START + offset, offset=offset)
         self.rooms.add(room)
         self.used += size
-        if self._marked and kind == DEVICE and not name:
+        if self._marked and kind == DEVICE and name in ("", OF_MALLOC):
             data = self.bytes[offset : offset + size]
             data[:] = np.resize(EMPTY, size)
         return room

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from triton_ext.emulator.host.cuda.heap import SPACE, START, Heap, Room
-from triton_ext.emulator.state.memory import Allocation, GlobalMemory
+from triton_ext.emulator.state.memory import OF_MALLOC, Allocation, GlobalMemory
 
 
 class ProgramMemory(GlobalMemory):
@@ -24,7 +24,7 @@ class ProgramMemory(GlobalMemory):
 
     def allocate(self, size: int) -> int:
         """Memory of the heap, which outlives the launch."""
-        room = self._heap.allocate(size, name=f"malloc'ed {size} bytes")
+        room = self._heap.allocate(size, name=OF_MALLOC)
         self.add(self._heap.allocation(room))
         return room.start
 
