@@ -23,8 +23,6 @@ from triton_ext.kernels.device.activations import activated
 
 CHUNK = gl.constexpr(8)
 """Elements of 16 bits that are loaded at a time, and classes of rows, each of which a warp has."""
-PARTS = gl.constexpr(8)
-"""How many parts of a sum are asked for at a time."""
 
 
 @gluon.constexpr_function
@@ -37,6 +35,13 @@ def layout_of(vectors):
 def layout_of_shifted(vectors, chunks):
     """That of (vectors, classes, columns), where a thread has all classes of a column."""
     return gl.BlockedLayout([vectors, 8, chunks // 32], [1, 1, 32], [1, 1, 8], [2, 1, 0])
+
+
+@gluon.constexpr_function
+def parts_at_a_time(number, vectors, length):
+    """How many parts are asked for at a time of so many tensors of sums: 64 registers of a thread,
+    or one."""
+    return max(1, 64 // (number * vectors * max(1, length // 256)))
 
 
 @gluon.constexpr_function
@@ -226,6 +231,7 @@ def left_parts(sums, parts, counter, split, splits):
     """
     SHAPE: gl.constexpr = sums[0].shape
     SIZE: gl.constexpr = SHAPE[0] * SHAPE[1]
+    PARTS: gl.constexpr = parts_at_a_time(len(sums), SHAPE[0], SHAPE[1])
     LAYOUT: gl.constexpr = sums[0].type.layout
     inside = gl.arange(0, SHAPE[0], gl.SliceLayout(1, LAYOUT))[:, None] * SHAPE[1]
     inside += gl.arange(0, SHAPE[1], gl.SliceLayout(0, LAYOUT))[None, :]
@@ -237,14 +243,17 @@ def left_parts(sums, parts, counter, split, splits):
         gl.store(counter, 0)
     made = ()
     for i in gl.static_range(len(sums)):
-        total = gl.zeros_like(sums[i])
-        if is_last:
-            for first in range(0, splits, PARTS):
-                for part in gl.static_range(PARTS):
-                    each = first + part
-                    where = parts + (each * len(sums) + i) * SIZE + inside
-                    total += gl.load(where, mask=each < splits, other=0.0, cache_modifier=".cg")
-        made += (total,)
+        made += (gl.zeros_like(sums[i]),)
+    for first in range(0, gl.where(is_last, splits, 0), PARTS):
+        added = ()  # what is asked for of all sums before any of it is waited for
+        for i in gl.static_range(len(sums)):
+            total = gl.zeros_like(sums[i])
+            for part in gl.static_range(PARTS):
+                each = first + part
+                where = parts + (each * len(sums) + i) * SIZE + inside
+                total += gl.load(where, mask=each < splits, other=0.0, cache_modifier=".cg")
+            added += (made[i] + total,)
+        made = added
     return made, is_last
 
 

@@ -243,6 +243,24 @@ def test_a_tile_that_threads_stored_and_tma_takes_out(written, read_as):
     assert to != of
 
 
+@pytest.mark.parametrize("arch", [90, 100])
+def test_a_product_of_a_tile_that_threads_stored(arch):
+    torch = pytest.importorskip("torch")
+    import layout_kernels
+
+    import triton_ext
+
+    a, b = (torch.randint(-3, 4, shape).half() for shape in ((128, 64), (64, 64)))
+    right = a.float() @ b.float()
+    with triton_ext.emulate(f"sm_{arch}"):
+        assert torch.equal(layout_kernels.multiply_stored(a, b, 128, 128, arch), right)
+        with pytest.raises(LayoutFault, match=r"ttg\.local_store at layout_k") as caught:
+            layout_kernels.multiply_stored(a, b, 64, 128, arch)
+    assert "mma" in caught.value.instruction.opcode
+    with triton_ext.emulate(f"sm_{arch}", check_layouts=False):
+        assert not torch.equal(layout_kernels.multiply_stored(a, b, 64, 128, arch), right)
+
+
 def test_another_encoding_of_the_same_layout_is_no_fault():
     torch = pytest.importorskip("torch")
     import layout_kernels

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import random
 import re
 import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -24,7 +26,7 @@ from kernel_configurations import (
     compiled_configurations,
     spread,
 )
-from sites import ALL, triton_sites
+from sites import ALL, installed_folder, triton_sites
 
 import triton_ext
 from triton_ext import LayoutError, NVMMAShared
@@ -317,6 +319,30 @@ def test_illegal_configurations(fields, argument):
     with pytest.raises(LayoutError) as caught:
         kernel_spec(**({"arch": 90, "element_type": "fp16"} | fields))
     assert caught.value.argument == argument
+
+
+READ = """
+import importlib, pkgutil
+from triton.runtime.jit import JITFunction
+from triton_ext.kernels import device
+for each in pkgutil.iter_modules(device.__path__, device.__name__ + "."):
+    module = importlib.import_module(each.name)
+    for function in [each for each in vars(module).values() if isinstance(each, JITFunction)]:
+        function.cache_key
+        print(function.fn.__name__)
+"""
+
+
+@pytest.mark.parametrize("site", triton_sites())
+def test_each_release_reads_the_source_of_what_runs_on_a_gpu(site):
+    """Of targets of assignments, for one: 3.7 knows no tuples of tuples."""
+    paths = [str(site)] * (site is not None) + [str(installed_folder("triton_ext").parent)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(
+        [sys.executable, "-c", READ], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-600:]
+    assert "load_tiles" in done.stdout.split()
 
 
 def test_kernels_are_read_as_they_were_written():

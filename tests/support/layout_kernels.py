@@ -37,6 +37,28 @@ def multiply_kernel(a_desc, b_desc, c_ptr, A: gl.constexpr, ACC: gl.constexpr, S
 
 
 @gluon.jit
+def multiply_stored_kernel(
+    a_ptr, b_desc, c_ptr, OWN: gl.constexpr, A: gl.constexpr, ACC: gl.constexpr, SM90: gl.constexpr
+):
+    N: gl.constexpr = b_desc.block_type.shape[1]
+    K: gl.constexpr = b_desc.block_type.shape[0]
+    ROWS: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    rows = gl.arange(0, 128, gl.SliceLayout(1, ROWS))
+    columns = gl.arange(0, K, gl.SliceLayout(0, ROWS))
+    a = gl.allocate_shared_memory(b_desc.dtype, [128, K], OWN)
+    a.store(gl.load(a_ptr + rows[:, None] * K + columns[None, :]))
+    b = gl.allocate_shared_memory(b_desc.dtype, b_desc.block_type.shape, b_desc.layout)
+    ready, done = new_barrier(), new_barrier()
+    fence_async_shared()
+    mbarrier.expect(ready, b_desc.block_type.nbytes)
+    async_load(b_desc, [0, 0], ready, b)
+    mbarrier.wait(ready, 0)
+    acc = new_accumulator(128, N, ACC, SM90)
+    acc = product(reinterpret(a, a.dtype, a.shape, A), b, acc, done, 0, False, SM90)
+    store_rows(c_ptr, accumulated(acc, SM90), N)
+
+
+@gluon.jit
 def copy_kernel(a_desc, c_desc):
     a = gl.allocate_shared_memory(a_desc.dtype, a_desc.block_type.shape, a_desc.layout)
     ready = new_barrier()
@@ -74,6 +96,17 @@ def multiply(a, b, written: int, read: int, arch: int):
     multiply_kernel[(1,)](
         whole(a, written), whole(b, 128), c, gl.NVMMASharedLayout(read, 16, rank=2),
         layout_of_accumulator(arch, *c.shape, "float16"), arch == 90, **LAUNCH_OPTIONS,
+    )  # fmt: skip
+    return c
+
+
+def multiply_stored(a, b, written: int, read: int, arch: int):
+    """a @ b; A is stored by threads with one swizzle, and read with another."""
+    c = torch.empty(a.shape[0], b.shape[1])
+    own, other = (gl.NVMMASharedLayout(width, 16, rank=2) for width in (written, read))
+    multiply_stored_kernel[(1,)](
+        a, whole(b, 128), c, own, other, layout_of_accumulator(arch, *c.shape, "float16"),
+        arch == 90, **LAUNCH_OPTIONS,
     )  # fmt: skip
     return c
 

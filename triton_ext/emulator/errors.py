@@ -143,7 +143,7 @@ class DescriptorFault(EmulationError):
 
 
 class LayoutFault(EmulationError):
-    """Shared memory is read in another layout than TMA wrote it: swizzle, strides, major-ness."""
+    """Shared memory is read in another layout than it is written in (swizzle, strides, major)."""
 
 
 class UnreadCopy(EmulationError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from triton_ext.emulator.state.buffers import Buffer, buffers_of, permuted_stores
+from triton_ext.emulator.state.buffers import Buffer, buffers_of, permuted_reads
 from triton_ext.errors import LayoutError
 
 _PTX_VERSION = 87
@@ -53,8 +53,8 @@ def allocated(ttgir: Path, arch: int) -> tuple[Buffer, ...]:
 
 @functools.lru_cache(maxsize=64)
 def permutations(ttgir: Path) -> dict[str, str]:
-    """What `permuted_stores` says of a compiled kernel; nothing where it cannot be read."""
+    """What `permuted_reads` says of a compiled kernel; nothing where it cannot be read."""
     try:
-        return permuted_stores(ttgir.read_text(encoding="utf-8"))
+        return permuted_reads(ttgir.read_text(encoding="utf-8"))
     except (OSError, LayoutError):
         return {}

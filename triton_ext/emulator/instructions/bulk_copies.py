@@ -14,7 +14,6 @@ from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import (
     DescriptorFault,
-    LayoutFault,
     MemoryFault,
     UnsupportedInstruction,
 )
@@ -397,8 +396,7 @@ def _store_box(cta: Cta, lane: Lanes, box: _Box, offset: int, operation: str) ->
             raise DescriptorFault(f"there is no reduction of {kind.name} elements")
         combine = combiner(operation, ELEMENTS[kind])
     instruction = cta.instruction
-    if misread := cta.launch.misread(instruction):
-        raise LayoutFault(f"{misread}. (If this is meant: check_layouts=False)")
+    cta.launch.check_layout(instruction)
     cta.machine.observer.copies(cta, lane, "store", copy, 0, copy.map.transaction_bytes)
 
     def read(clock: Clock, unit: int) -> Bytes:

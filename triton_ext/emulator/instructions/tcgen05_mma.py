@@ -196,6 +196,7 @@ def mma(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     vector, target = form.scale_vector if form.block_scale else None, operands.target
 
     def run(cta: Cta, lanes: Lanes) -> None:
+        cta.launch.check_layout(at)
         readers = [d, a, b, descriptor, *scales, enable, *masks]
         columns = [lane_sets.numbers(read(cta, lanes), lanes) for read in readers]
         for thread, values in zip(

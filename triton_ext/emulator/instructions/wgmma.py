@@ -278,6 +278,7 @@ def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     product = _Multiply(at, modifiers, operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
+        cta.launch.check_layout(at)
         for group in warpgroup_products.warpgroups(lanes):
             product.start(cta, group)
 

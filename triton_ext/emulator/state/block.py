@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.errors import LayoutFault
 from triton_ext.emulator.state.agents import BlockAgents, agent_name, agents_of_block
 from triton_ext.emulator.state.barriers import ClusterBarrier, MBarrier, NamedBarrier
 from triton_ext.emulator.state.buffers import Buffer, source_line
@@ -28,6 +29,7 @@ from triton_ext.emulator.state.leniencies import RELAXED_BARRIER, Leniency, Take
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, GlobalMemory, LocalMemory
 from triton_ext.emulator.state.place import Index, Place
 from triton_ext.emulator.state.shared import SharedMemory
+from triton_ext.emulator.state.shared_bytes import Surroundings
 from triton_ext.emulator.state.stamps import AGENT, EVENT
 from triton_ext.emulator.state.storage import Storage, Symbol, register_file
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
@@ -55,7 +57,7 @@ class Launch:
         history: a `triton_ext.emulator.units.history.History`, or None.
         allocated: gives what the kernel has allocated in shared and tensor memory, if known.
         binary: the cubin that ptxas made of it, if known.
-        permutations: gives what `permuted_stores` says of the kernel, if known.
+        permutations: gives what `permuted_reads` says of the kernel, if known.
     """
 
     storage: Storage
@@ -81,15 +83,12 @@ class Launch:
         """The same."""
         return self.allocated()
 
-    @functools.cached_property
-    def _permuted(self) -> Mapping[str, str]:
-        return self.permutations() if self.checks.layouts else {}
-
-    def misread(self, at: Instruction | None) -> str:
-        """How a TMA store takes its tile in another layout than it is written in; "" if it does
-        not, as far as is known."""
-        source = at.source if at is not None and self._permuted else None
-        return self._permuted.get(source_line(source.file, source.line), "") if source else ""
+    def check_layout(self, at: Instruction | None) -> None:
+        """Raise LayoutFault if a TMA store or a product takes its tile in another layout than it is
+        written in, as far as is known."""
+        source = at.source if at is not None and self.checks.layouts else None
+        if source and (why := self.permutations().get(source_line(source.file, source.line))):
+            raise LayoutFault(f"{why}. (If this is meant: check_layouts=False)")
 
     @property
     def buffers_start(self) -> int:
@@ -380,11 +379,13 @@ class Cta:
         self.agents = BlockAgents(rank, self.warps)
         self.files = register_file(storage.counts, self.threads)
         self.shared = shared
-        shared.agent_name = cluster.agent_name
-        shared.excused = functools.partial(_excused, self)
-        shared.undefined = cluster.unwritten_loads.fault
+        shared.block = Surroundings(
+            cluster.agent_name,
+            functools.partial(_excused, self),
+            cluster.unwritten_loads.fault,
+            functools.partial(self.machine.observer.moved, self),
+        )
         self.undefined = UndefinedRegisters(self.threads, cluster.unwritten_loads)
-        shared.moved = functools.partial(self.machine.observer.moved, self)
         self.local = LocalMemory(self.threads, storage.local_bytes)
         self.barriers: dict[int, NamedBarrier] = {}
         self.mbarriers: dict[int, MBarrier] = {}

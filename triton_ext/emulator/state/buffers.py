@@ -21,7 +21,7 @@ from triton_ext.mlir.ir import Value
 from triton_ext.mlir.locations import Location
 from triton_ext.mlir.memory_flow import VIEWS, MemoryFlow
 from triton_ext.mlir.module import MlirModule
-from triton_ext.mlir.operations import TMA_COPIES, TMA_STORES
+from triton_ext.mlir.operations import MMAS, TMA_COPIES, TMA_STORES
 from triton_ext.mlir.permuted import permuted
 from triton_ext.mlir.types import MemoryType, memory_type
 
@@ -207,9 +207,9 @@ _UNTOUCHED = {*VIEWS, "ttg.local_dealloc", "ttg.warp_specialize", "ttg.warp_yiel
 """Operations that name memory, and neither read nor write it."""
 
 
-def permuted_stores(ttgir: str) -> dict[str, str]:
-    """The lines, as `source_line` spells them, whose TMA stores all take a tile in another layout
-    than threads write it in, and how. Of what TMA brought the bytes themselves are known.
+def permuted_reads(ttgir: str) -> dict[str, str]:
+    """The lines, as `source_line` spells them, whose TMA stores and products all take a tile in
+    another layout than threads write it in, and how. Where TMA put what is known of each byte.
 
     Raises:
         LayoutError: the module cannot be read.
@@ -223,7 +223,7 @@ def permuted_stores(ttgir: str) -> dict[str, str]:
     found: dict[str, str] = {}
     right: set[str] = set()
     for each in module.operations:
-        if each.location is not None and each.name in TMA_STORES:
+        if each.location is not None and each.name in (*TMA_STORES, *MMAS):
             at = source_line(each.location.file, each.location.line)
             if each in wrong:
                 found[at] = wrong[each]
