@@ -54,9 +54,6 @@ class Constants:
         reread: the fraction by which reading the larger operand takes longer if several blocks load
             the same of it, from the L2 cache.
         flight_bytes: in flight, of all SMs, at which 1 - 1/e of the memory's rate is reached.
-        idle: the part of the power limit that is taken without operations and loads.
-        sustained_flops, sustained_bytes: operations, and bytes loaded into shared memory, for which
-            the power limit would be enough; 0 where they were not measured.
         norm: the limits' power mean of so high a power is what they take together.
         overheads: what a launch costs besides.
     """
@@ -79,9 +76,6 @@ class Constants:
     memory_bytes: float = 4.8e12
     reread: float = 0.372
     flight_bytes: float = 3.64e06
-    idle: float = 0.434
-    sustained_flops: float = 1.36e15
-    sustained_bytes: float = 7.14e13
     norm: float = 6.42
     overheads: Overheads = field(default_factory=Overheads)
 
@@ -90,8 +84,7 @@ FITTED: Mapping[GpuModel, Constants] = {
     "h200": Constants(),
     "h100": Constants(
         memory_bytes=3.17e12, power_flops=9.37e14, power_flops_8=2.14e15, cache_bytes=1.21e13,
-        reread=0.0703, load_bytes=1.03e11, sustained_flops=0,
-        overheads=Overheads(store_bytes=3.49e10),
+        reread=0.0703, load_bytes=1.03e11, overheads=Overheads(store_bytes=3.49e10),
     ),
 }  # fmt: skip
 """To an H200, and, what differs, to an H100."""
@@ -129,27 +122,6 @@ def limited_seconds(table: Table, problem: Problem, constants: Constants | None 
         + turns * (whole * constants.k_outside + partial * constants.k_partial)
         + launch_seconds(table, work, problem.multiprocessors, constants.overheads)
     )
-
-
-def sustained_seconds(table: Table, problem: Problem, seconds: Array) -> Array:
-    """The seconds that 16-bit products take when they are all that a GPU does for a second or
-    longer, given what they take at the clock before that: it falls until their energy is what the
-    power limit allows. So a tile that loads less for its operations can be the faster one. (See
-    ``benchmarks.matmul --sustained``, and benchmarks/notes/performance.md.)
-    """
-    constants = FITTED[problem.gpu]
-    if not constants.sustained_flops:
-        return seconds
-    work = divided(table, problem)
-    depth = work.tiles * table.cluster_size * work.k_tiles * table.block_k
-    operations = 2.0 * depth * table.rows * table.columns
-    loaded = depth * (table.left_rows + table.columns) * table.element_bytes
-    energy = (
-        constants.idle * seconds
-        + operations / constants.sustained_flops
-        + loaded / constants.sustained_bytes
-    )
-    return np.where(table.element_bytes == 2, np.maximum(seconds, energy), seconds)
 
 
 def _lines(table: Table, problem: Problem, constants: Constants) -> Array:
