@@ -28,6 +28,7 @@ from triton_ext.emulator.host.cuda.nvcc import compiler
 from triton_ext.emulator.host.cuda.server import run_program
 from triton_ext.emulator.host.cuda.status import CudaError
 from triton_ext.emulator.host.emulate import emulated_gpus
+from triton_ext.emulator.state.memory import OF_MALLOC
 from triton_ext.errors import LayoutError
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -228,16 +229,16 @@ def test_allocations_are_apart(steps):
             if frees and rooms:
                 gone = rooms.pop(size % len(rooms))
                 heap.free(gone.start)
-                assert heap.find(gone.start) is None
-                assert heap.freed(gone.start).name == gone.name
+                assert heap.rooms.find(gone.start) is None
+                assert heap.rooms.freed(gone.start).name == gone.name
             else:
                 rooms.append(heap.allocate(size))
         ordered = sorted(rooms, key=lambda room: room.start)
         for room, after in itertools.pairwise(ordered):
             assert room.end + ALIGNMENT <= after.start
         for room in rooms:
-            assert heap.find(room.end - 1) is room
-            assert heap.find(room.end) is None
+            assert heap.rooms.find(room.end - 1) is room
+            assert heap.rooms.find(room.end) is None
         assert heap.used == sum(room.size for room in rooms)
     finally:
         heap.close()
@@ -245,7 +246,8 @@ def test_allocations_are_apart(steps):
 
 def test_new_memory_is_marked_if_that_is_checked():
     heap = Heap(marked=True)
-    assert np.isnan(heap.data(heap.allocate(8)).view(np.float32)).all()
+    for name in ("", OF_MALLOC):
+        assert np.isnan(heap.data(heap.allocate(8, name=name)).view(np.float32)).all()
     heap.close()
 
 

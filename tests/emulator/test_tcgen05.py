@@ -1017,6 +1017,15 @@ def test_missing_barrier_before_the_next_product(schedule: str) -> None:
     )  # fmt: skip
 
 
+def test_where_an_operand_begins_is_told() -> None:
+    """The instruction's N is larger than what was written for B."""
+    wide = instruction_descriptor("f16", 128, 128, "f16", "f16", "f32", "K", "K")
+    faulty(
+        allocate(128) + fill_shared(6144) + product(idesc=wide) + commit_and_wait(0) + free(128),
+        UninitializedRead, "is read", "; the operand, 128 x 16 of f16 and K-major, is from shared",
+    )  # fmt: skip
+
+
 def test_a_wait_that_a_fresh_mbarrier_lets_through_is_named() -> None:
     wait = commit_and_wait(1, 1).partition("\n")[2]
     faulty(

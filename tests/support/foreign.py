@@ -358,7 +358,11 @@ def results(
     project: Any, arch: str, folder: Path, timeout: float, rows: Rows
 ) -> Iterator[dict[str, Any]]:
     """What becomes of a project's cases; those are left aside for which there is no time."""
-    install(project, folder)
+    try:
+        install(project, folder)
+    except subprocess.CalledProcessError as error:
+        print(f"{project.package} cannot be installed: {error}", file=sys.stderr)
+        return
     version, todo = version_of(project, folder), []
     for kernel in project.cases:
         row = rows.get(project.package, version, arch, kernel, _cases())

@@ -223,7 +223,7 @@ PROGRAMS = [*_learn_cuda(), *_thunderkittens(), *_deepgemm(), *_cutlass(), *_fas
 def fetch(project: Project, folder: Path) -> None:
     """Fetch a project at its commit, unless it is there."""
     at = folder / project.name
-    if at.exists():
+    if (at / ".git" / "HEAD").exists() and any(at.glob("[!.]*")):
         return
     git = ["git", "-C", str(at)]
     url = f"https://github.com/{project.repository}"
@@ -430,9 +430,13 @@ def main() -> int:
     for program in chosen:
         row = kept.get(str(program), hosts)
         if row is None and not kept.is_over:
-            fetch(program.project, folder)
-            if program.project is DEEPGEMM:
-                fetch(CUTLASS, folder)  # which it includes
+            try:
+                fetch(program.project, folder)
+                if program.project is DEEPGEMM:
+                    fetch(CUTLASS, folder)  # which it includes
+            except subprocess.CalledProcessError as error:
+                print(f"{program.project.name} cannot be fetched: {error}", file=sys.stderr)
+                continue
             row = row_of(program, folder, made)
             kept.put(row, str(program), hosts)
             print(program.project.name, program.kernel, row, flush=True)

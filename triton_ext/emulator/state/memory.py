@@ -238,6 +238,10 @@ class Accessor(Protocol):
         """Rows of bytes, (rows, size), are written."""
 
 
+OF_MALLOC = "memory of malloc"
+"""The name of what threads have asked for."""
+
+
 class GlobalMemory:
     """The host's memory that a kernel may touch, by addresses.
 
@@ -271,12 +275,12 @@ class GlobalMemory:
 
     def allocate(self, size: int) -> int:
         """Memory that a thread asks for by ``malloc``: its address, which is of this launch."""
-        return self.register(np.zeros(max(size, 1), np.uint8), name=f"malloc'ed {size} bytes")
+        return self.register(np.zeros(max(size, 1), np.uint8), name=OF_MALLOC)
 
     def free(self, address: int) -> None:
         """Give back what `allocate` gave. Raises MemoryFault: it did not give that address."""
         found = self._known(address, 1)
-        if found is None or found.start != address or not found.name.startswith("malloc'ed"):
+        if found is None or found.start != address or found.name != OF_MALLOC:
             raise MemoryFault(
                 f"free of {address:#x}, which malloc did not give, or which was freed"
             )

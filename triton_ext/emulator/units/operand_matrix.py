@@ -14,7 +14,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import DescriptorFault, LayoutFault, SynchronizationFault
+from triton_ext.emulator.errors import (
+    DescriptorFault,
+    EmulationError,
+    LayoutFault,
+    SynchronizationFault,
+)
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.leniencies import VERSION
@@ -248,10 +253,18 @@ def read_operand(
             f" addresses {low:#x} to {high - 1:#x}; the block's are {SHARED_BASE:#x} to"
             f" {shared.size - 1:#x}"
         )
-    if in_memory == bits:
-        chunks, written = shared.load_pieces(addresses // CHUNK_BYTES, clock, unit, name=name)
-    else:
-        chunks, written = _padded(shared, addresses, bits, clock, unit, name), None
+    try:
+        if in_memory == bits:
+            chunks, written = shared.load_pieces(addresses // CHUNK_BYTES, clock, unit, name=name)
+        else:
+            chunks, written = _padded(shared, addresses, bits, clock, unit, name), None
+    except EmulationError as fault:
+        if f"{low:#x}" not in fault.message:  # what lies there may be no part of what is meant
+            fault.message += (
+                f"; the operand, {mn} x {k} of {type_name} and {major}-major, is from"
+                f" shared address {low:#x} to shared address {high - 1:#x}"
+            )
+        raise
     if shared.copies:
         copies = _check_layout(
             shared, descriptor, reading, in_memory, major, type_name, name, written
