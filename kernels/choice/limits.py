@@ -10,10 +10,9 @@
 - the waves: tiles come in groups of as many as there are SMs, and the last group takes as long as a
   full one, unless its tiles are cut along K.
 
-The constants are fitted by ``python -m benchmarks.fit``, but for the rate of gathered rows, which
-is that of one product (131,072 rows of 4 KiB, tiles of 128x128: ``benchmarks/notes``). All formulas
-are over many kernels at a time (`Table`), so that a choice among a thousand takes a few
-milliseconds.
+The constants are fitted by ``python -m benchmarks.fit``, but for the rates of gathered rows, which
+are those of one product in three tiles (``benchmarks/notes``). All formulas are over many kernels
+at a time (`Table`), so that a choice among a thousand takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -41,7 +40,8 @@ class Constants:
         power_flops_8: the same with 8-bit operands.
         step: what a product of tiles takes longer than its operations.
         load_bytes: that an SM loads from the L2 cache, by TMA.
-        gather_bytes: of rows that indices name, that an SM's warps copy.
+        gathering_bytes: the same if its warps copy rows of A one by one.
+        gather_bytes: of such rows.
         copy: what each further copy of a product's tiles takes, where the loads are the limit.
         cache_bytes: that all SMs together load from the L2 cache.
         misaligned: the fraction by which a row of a tile in two lines takes longer.
@@ -54,9 +54,6 @@ class Constants:
         reread: the fraction by which reading the larger operand takes longer if several blocks load
             the same of it, from the L2 cache.
         flight_bytes: in flight, of all SMs, at which 1 - 1/e of the memory's rate is reached.
-        idle: the part of the power limit that is taken without operations and loads.
-        sustained_flops, sustained_bytes: operations, and bytes loaded into shared memory, for which
-            the power limit would be enough; 0 where they were not measured.
         norm: the limits' power mean of so high a power is what they take together.
         overheads: what a launch costs besides.
     """
@@ -66,6 +63,7 @@ class Constants:
     power_flops_8: float = 1.7e15
     step: float = 4.73e-08
     load_bytes: float = 1.18e11
+    gathering_bytes: float = 7.4e10
     gather_bytes: float = 3.5e10
     copy: float = 1.95e-08
     cache_bytes: float = 1.74e13
@@ -78,9 +76,6 @@ class Constants:
     memory_bytes: float = 4.8e12
     reread: float = 0.372
     flight_bytes: float = 3.64e06
-    idle: float = 0.434
-    sustained_flops: float = 1.36e15
-    sustained_bytes: float = 7.14e13
     norm: float = 6.42
     overheads: Overheads = field(default_factory=Overheads)
 
@@ -89,8 +84,7 @@ FITTED: Mapping[GpuModel, Constants] = {
     "h200": Constants(),
     "h100": Constants(
         memory_bytes=3.17e12, power_flops=9.37e14, power_flops_8=2.14e15, cache_bytes=1.21e13,
-        reread=0.0703, load_bytes=1.03e11, sustained_flops=0,
-        overheads=Overheads(store_bytes=3.49e10),
+        reread=0.0703, load_bytes=1.03e11, overheads=Overheads(store_bytes=3.49e10),
     ),
 }  # fmt: skip
 """To an H200, and, what differs, to an H100."""
@@ -128,27 +122,6 @@ def limited_seconds(table: Table, problem: Problem, constants: Constants | None 
         + turns * (whole * constants.k_outside + partial * constants.k_partial)
         + launch_seconds(table, work, problem.multiprocessors, constants.overheads)
     )
-
-
-def sustained_seconds(table: Table, problem: Problem, seconds: Array) -> Array:
-    """The seconds that 16-bit products take when they are all that a GPU does for a second or
-    longer, given what they take at the clock before that: it falls until their energy is what the
-    power limit allows. So a tile that loads less for its operations can be the faster one. (See
-    ``benchmarks.matmul --sustained``, and benchmarks/notes/performance.md.)
-    """
-    constants = FITTED[problem.gpu]
-    if not constants.sustained_flops:
-        return seconds
-    work = divided(table, problem)
-    depth = work.tiles * table.cluster_size * work.k_tiles * table.block_k
-    operations = 2.0 * depth * table.rows * table.columns
-    loaded = depth * (table.left_rows + table.columns) * table.element_bytes
-    energy = (
-        constants.idle * seconds
-        + operations / constants.sustained_flops
-        + loaded / constants.sustained_bytes
-    )
-    return np.where(table.element_bytes == 2, np.maximum(seconds, energy), seconds)
 
 
 def _lines(table: Table, problem: Problem, constants: Constants) -> Array:
@@ -215,7 +188,9 @@ def _compute_seconds(table: Table, work: Division, loaded: Array, constants: Con
     rate = constants.tensor_flops * 2 / table.element_bytes
     step = flops / rate + constants.step
     copies = table.sharing_consumers + table.right_copies
-    load = loaded / constants.load_bytes + (copies - 1) * constants.copy
+    gathers = table.gathered_rows > 0
+    loads = np.where(gathers, constants.gathering_bytes, constants.load_bytes)
+    load = loaded / loads + (copies - 1) * constants.copy
     gathered = table.gathered_rows * table.block_k * table.element_bytes / constants.gather_bytes
     slowest = np.maximum(np.maximum(step, load), gathered)
     seconds = (work.waves + work.part) * work.k_tiles * slowest

@@ -16,7 +16,7 @@ from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
 from triton_ext.kernels.choice.candidates import ALL_ROWS, copied_rows, unchecked_candidates
 from triton_ext.kernels.choice.corrections import learnt
 from triton_ext.kernels.choice.features import features
-from triton_ext.kernels.choice.limits import FITTED, limited_seconds, sustained_seconds
+from triton_ext.kernels.choice.limits import FITTED, limited_seconds
 from triton_ext.kernels.choice.overheads import turn_seconds
 from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.choice.table import Array, Table, ceil, divided
@@ -100,12 +100,9 @@ def limits(table: Table, problem: Problem) -> Array:
 
 
 def seconds(table: Table, problem: Problem) -> Array:
-    """The seconds that each kernel takes, with what is learnt, if there is such, in a stream of
-    many.
-    """
+    """The seconds that each kernel takes, with what is learnt, if there is such."""
     rows, trees = features(table, problem), learnt()
     found: Array = np.exp(rows[:, 0] if trees is None else rows[:, 0] + trees(rows))
-    found = sustained_seconds(table, problem, found)
     return fp32_seconds(table, problem, found) if _is_fp32(table) else found
 
 

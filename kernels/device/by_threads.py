@@ -96,7 +96,8 @@ def load_tiles(
         rows, columns: the first row of A and column of B, and how many, as `tl.arange`.
     """
     depth = k_first + tl.arange(0, BLOCK_K)
-    (row, some_rows), (column, some_columns) = rows, columns
+    row, some_rows = rows
+    column, some_columns = columns
     if A_K_MAJOR:
         x = load_tile(a, row + some_rows, m, k_first, k_end, a_step, A_UNIT, BLOCK_K, True)
     else:

@@ -19,7 +19,6 @@ from triton_ext.commands.ptx import list_instructions
 from triton_ext.commands.tma import tma
 from triton_ext.hardware.tensor_memory import accumulator_layout
 from triton_ext.hardware.tensor_memory_access import plan_transfer
-from triton_ext.layouts.triton.known_faults import KNOWN_FAULTS
 from triton_ext.ptx.parse import parse_ptx
 
 DOCS = ROOT / "docs"
@@ -92,14 +91,6 @@ def test_named_tests_exist():
     for file, function in named:
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
         assert function in {node.name for node in tree.body if hasattr(node, "name")}, function
-
-
-def test_every_known_fault_is_told():
-    for fault in KNOWN_FAULTS:
-        assert any(
-            fault.title in line and all(f"{a}.{b}" in line for a, b in fault.versions)
-            for line in SOURCES.splitlines()
-        ), fault.title
 
 
 # --------------------------------------------- evidence for sources.md that no other test has

@@ -10,6 +10,8 @@ import sys
 import pytest
 from sites import ROOT, triton_sites
 
+from triton_ext.layouts.triton.known_faults import KNOWN_FAULTS
+
 SCRIPTS = ROOT / "docs" / "upstream"
 PAGE = (ROOT / "docs" / "reference" / "upstream.md").read_text(encoding="utf-8")
 RELEASES, *ROWS = (
@@ -26,6 +28,14 @@ VERDICTS = {
 def test_every_script_is_in_the_table():
     assert {path.stem for path in SCRIPTS.glob("*.py")} - {"reproduce"} == set(VERDICTS)
     assert {verdict for row in VERDICTS.values() for verdict in row.values()} == {"right", "wrong"}
+
+
+@pytest.mark.parametrize("fault", KNOWN_FAULTS, ids=lambda fault: fault.title)
+def test_every_known_fault_is_told(fault):
+    verdicts = [row[1:-1] for row in ROWS if row[-1].startswith(fault.title)]
+    releases = [tuple(map(int, release.split(".")[:2])) for release in RELEASES[1:-1]]
+    wrong = ["wrong" if release in fault.versions else "right" for release in releases]
+    assert verdicts == [wrong]
 
 
 WORKER = """

@@ -229,16 +229,16 @@ def test_allocations_are_apart(steps):
             if frees and rooms:
                 gone = rooms.pop(size % len(rooms))
                 heap.free(gone.start)
-                assert heap.find(gone.start) is None
-                assert heap.freed(gone.start).name == gone.name
+                assert heap.rooms.find(gone.start) is None
+                assert heap.rooms.freed(gone.start).name == gone.name
             else:
                 rooms.append(heap.allocate(size))
         ordered = sorted(rooms, key=lambda room: room.start)
         for room, after in itertools.pairwise(ordered):
             assert room.end + ALIGNMENT <= after.start
         for room in rooms:
-            assert heap.find(room.end - 1) is room
-            assert heap.find(room.end) is None
+            assert heap.rooms.find(room.end - 1) is room
+            assert heap.rooms.find(room.end) is None
         assert heap.used == sum(room.size for room in rooms)
     finally:
         heap.close()

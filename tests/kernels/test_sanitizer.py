@@ -124,7 +124,7 @@ def test_memcheck():
 @pytest.mark.parametrize("name", CASES)
 def test_where_the_state_is(name):
     """It has a byte for each worker warp, and is what the default warps write at fixed places."""
-    config = kernel_spec(90, "bf16", **CASES[name][0])
+    config = kernel_spec(90, "bf16", **{"stages": 2} | CASES[name][0])
     compiled = compile_matmul(config)
     ptx, metadata = compiled.asm["ptx"], compiled.metadata
     state = warp_state(ptx, config.tile.num_warps, metadata.num_warps)

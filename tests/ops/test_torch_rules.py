@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from covers import pairwise  # noqa: E402
 from shallow_rings import two_stages  # noqa: E402
 
 import triton_ext  # noqa: E402
@@ -269,9 +270,15 @@ def test_no_gradient_of_a_scale_is_lost():
 # ----------------------------------------------------------------------- NaN and infinity
 
 
-@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize(
+    ("activation", "dtype", "arch"),
+    pairwise(
+        ["relu", "gelu", "gelu_tanh", "silu"],
+        [torch.float16, torch.bfloat16, torch.float32],
+        ["sm_90", "sm_100"],
+    ),
+    ids=str,
+)
 def test_activations_of_what_is_no_number(arch, dtype, activation):
     """In the kernel, and in torch's operation behind it, as torch's on the CPU."""
     functions = {

@@ -35,20 +35,26 @@ def compiled_configurations(arch, site):
     """The configurations, and for each what becomes of it at `site`: compared, and by the installed
     release with its resources, as ptxas takes most of the time.
 
-    Those of `is_in_turn`, and with two stages where their number is left open; by `make oracle`
-    all, and with the default.
+    Those of `is_in_turn`, and with two stages where their number is left open; those with consumers
+    with their resources, of which every other one is compared. By `make oracle` all, with the
+    default, and with both.
     """
-    configs = [
-        {"arch": arch, **STAGES, **config}
-        for number, config in enumerate(configurations(arch))
-        if ALL or is_in_turn(number, config, arch, site)
-    ]
-    asked = {"compared": True, "resources": ALL or not site}
-    jobs = [{"config": config, **asked} for config in configs]
+    jobs = []
+    for number, config in enumerate(configurations(arch)):
+        if not ALL and not is_in_turn(number, config, arch, site):
+            continue
+        has_consumers = "consumers" in config
+        jobs.append(
+            {
+                "config": {"arch": arch, **STAGES, **config},
+                "compared": ALL or not has_consumers or number % 2 == 0,
+                "resources": ALL or (not site and has_consumers),
+            }
+        )
     _, results = kept(
         [sys.executable, str(site), jobs], lambda: (compile_jobs(site, jobs), sources(site))
     )
-    return list(zip(configs, results, strict=True))
+    return [(job["config"], result) for job, result in zip(jobs, results, strict=True)]
 
 
 def compile_jobs(site, jobs):

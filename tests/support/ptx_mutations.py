@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from triton_ext.ptx.folding import destinations, mentioned
+from triton_ext.ptx.definitions import destinations, mentioned
 from triton_ext.ptx.parse import Instruction, Kernel, parse_ptx, split_operands
 
 WHOLE = (

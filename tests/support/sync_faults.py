@@ -29,7 +29,7 @@ from typing import Any
 from ptx_faults import Launched, capture, or_nothing
 from ptx_mutations import Mutation, Mutator
 
-from triton_ext.ptx.folding import destinations, mentioned
+from triton_ext.ptx.definitions import destinations, mentioned
 from triton_ext.ptx.forms import read
 from triton_ext.ptx.parse import Instruction
 

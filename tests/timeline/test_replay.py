@@ -15,7 +15,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.timeline.gpus import GPUS, Gpu, gpu_of
 from triton_ext.timeline.model import slots
 from triton_ext.timeline.page import chrome, html
-from triton_ext.timeline.replay import UNITS, Replay, Share
+from triton_ext.timeline.replay import Replay
 from triton_ext.timeline.sass import PIPES
 from triton_ext.timeline.timeline import Timeline, in_turn
 from triton_ext.timeline.trace import (
@@ -44,6 +44,7 @@ from triton_ext.timeline.trace import (
     Trace,
     sampled,
 )
+from triton_ext.timeline.units import UNITS, Share
 
 GPU = GPUS["H200"]
 NONE = (0.0,) * len(PIPES)

@@ -13,9 +13,10 @@ from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.timeline.demand import MMA, Demand
 from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.power import powered_clock
-from triton_ext.timeline.replay import Replay, Result, Share, of_lines
+from triton_ext.timeline.replay import Replay, Result
 from triton_ext.timeline.sass import MMA_OPERATIONS
 from triton_ext.timeline.trace import COPY, LINE_BYTES, RUN, Trace, loads_of
+from triton_ext.timeline.units import Share, of_lines
 
 MAX_BLOCKS, MAX_THREADS, REGISTERS = 32, 2048, 65536
 """The limits of an SM (CUDA C++ Programming Guide, "Technical Specifications per Compute

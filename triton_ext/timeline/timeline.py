@@ -11,8 +11,9 @@ from typing import Any
 
 from triton_ext.timeline.accuracy import in_words, known_errors
 from triton_ext.timeline.model import Model, limited_clock
-from triton_ext.timeline.replay import UNITS, Result
+from triton_ext.timeline.replay import Result
 from triton_ext.timeline.trace import COPY, PHASE, WAIT, brought_by
+from triton_ext.timeline.units import UNITS
 
 BINDS = 0.6
 """The share of the time in which a unit must work so that it is what binds."""

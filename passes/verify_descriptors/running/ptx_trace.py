@@ -32,7 +32,7 @@ from triton_ext.passes.verify_descriptors.running.thread_trace import (
 )
 from triton_ext.passes.verify_descriptors.running.trace_end import Stopped, long
 from triton_ext.passes.verify_descriptors.text.slices import Slicer
-from triton_ext.ptx.folding import destinations
+from triton_ext.ptx.definitions import destinations
 from triton_ext.ptx.parse import Instruction, Kernel, Variable
 
 _SHARED = ("ld.shared", "st.shared", "tcgen05.alloc", "shfl")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from triton_ext.integers import Number, on_numbers
-from triton_ext.ptx.folding import destinations
+from triton_ext.ptx.definitions import destinations
 from triton_ext.ptx.integer_operations import integer_operation
 from triton_ext.ptx.parse import Instruction, Kernel, immediate
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from triton_ext.ptx.folding import destinations, mentioned
+from triton_ext.ptx.definitions import destinations, mentioned
 from triton_ext.ptx.parse import Instruction, Kernel
 
 

@@ -35,6 +35,8 @@ Array = NDArray[Any]
 Reader = Callable[[Cta, Lanes], Array]
 """The operand's value for each lane; one that all lanes share may have no dimensions."""
 Writer = Callable[[Cta, Lanes, Any], None]
+Name = tuple[str, tuple[int, ...]]
+"""A name, and the scope that declares it."""
 
 
 def _wrapped(number: int) -> np.int64:
@@ -64,6 +66,26 @@ def _file(register: Register, type_name: str, at: Instruction) -> str | None:
     return type_name if type_name in DTYPES else f"b{bits}"
 
 
+def _declared(
+    name: str, scope: tuple[int, ...], named: Mapping[Name, Register],
+    ranges: Mapping[Name, tuple[int, int, int]],
+) -> Register | None:  # fmt: skip
+    """The register of that name, in the innermost scope that has one."""
+    for depth in range(len(scope), -1, -1):
+        found = named.get((name, scope[:depth]))
+        if found is not None:
+            return found
+    match = re.fullmatch(r"(%?[A-Za-z_$][\w$]*?)(\d+)", name)
+    while match:
+        for depth in range(len(scope), -1, -1):
+            width, first, number = ranges.get((match[1], scope[:depth]), (0, 0, 0))
+            if int(match[2]) < number:
+                return Register(width, first + int(match[2]))
+        # %r12<5> may declare %r120 .. %r124: try a longer prefix
+        match = re.fullmatch(rf"({re.escape(match[1])}\d)(\d+)", name)
+    return None
+
+
 class Operands:
     """Resolves the names of one kernel.
 
@@ -85,14 +107,14 @@ class Operands:
         self,
         kernel: Kernel,
         target: Target,
-        symbols: dict[tuple[str, tuple[int, ...]], Symbol],
-        aliases: Mapping[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...]]] | None = None,
+        symbols: dict[Name, Symbol],
+        aliases: Mapping[Name, Name] | None = None,
     ) -> None:
         self.kernel, self.target, self.symbols = kernel, target, symbols
         self.counts: dict[int, int] = {}
-        self._named: dict[tuple[str, tuple[int, ...]], Register] = {}
-        self._ranges: dict[tuple[str, tuple[int, ...]], tuple[int, int, int]] = {}
-        self._found: dict[tuple[str, tuple[int, ...]], Register | None] = {}
+        self._named: dict[Name, Register] = {}
+        self._ranges: dict[Name, tuple[int, int, int]] = {}
+        self._found: dict[Name, Register | None] = {}
         for variable in kernel.variables:
             if variable.space != "reg":
                 continue
@@ -137,23 +159,8 @@ class Operands:
         """The register of that name, in the innermost scope that has one."""
         key = name, scope
         if key not in self._found:
-            self._found[key] = self._look_up(name, scope)
+            self._found[key] = _declared(name, scope, self._named, self._ranges)
         return self._found[key]
-
-    def _look_up(self, name: str, scope: tuple[int, ...]) -> Register | None:
-        for depth in range(len(scope), -1, -1):
-            found = self._named.get((name, scope[:depth]))
-            if found is not None:
-                return found
-        match = re.fullmatch(r"(%?[A-Za-z_$][\w$]*?)(\d+)", name)
-        while match:
-            for depth in range(len(scope), -1, -1):
-                width, first, number = self._ranges.get((match[1], scope[:depth]), (0, 0, 0))
-                if int(match[2]) < number:
-                    return Register(width, first + int(match[2]))
-            # %r12<5> may declare %r120 .. %r124: try a longer prefix
-            match = re.fullmatch(rf"({re.escape(match[1])}\d)(\d+)", name)
-        return None
 
     def register(self, name: str, at: Instruction) -> Register:
         """The register of that name. Raises UnsupportedInstruction: there is none."""

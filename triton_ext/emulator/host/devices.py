@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Protocol
 from unittest import mock
 
-import numpy as np
-
-from triton_ext.emulator.errors import LaunchError, MemoryFault, PeerStopped
-from triton_ext.emulator.host.reachable import tensor_memory
-from triton_ext.emulator.host.run import allocation
+from triton_ext.emulator.errors import LaunchError, PeerStopped
+from triton_ext.emulator.host.device_memory import DeviceMemory
 from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.schedule.schedule import Schedule
 from triton_ext.emulator.schedule.together import Together
 from triton_ext.emulator.schedule.turns import Step
 from triton_ext.emulator.state.block import Launch
-from triton_ext.emulator.state.memory import Allocation, Bytes, GlobalMemory
 from triton_ext.emulator.units.copy_engine import CopyStream
 from triton_ext.emulator.units.history import History
 
@@ -75,6 +70,9 @@ class EmulatedGpus:
         gpus: one for each device.
         schedule: that of launches and copies among each other.
         modes: what a thread that has a device enters.
+
+    Attributes:
+        memory: whose it is.
     """
 
     def __init__(
@@ -87,11 +85,8 @@ class EmulatedGpus:
         self._together = Together(len(gpus), schedule)
         self._own = threading.local()
         self._history = History(len(gpus))
+        self.memory = DeviceMemory(self._history)
         self._engines: dict[tuple[int, int], CopyStream] = {}
-        self._made = 0
-        self._open: list[Allocation] = []
-        # By the address of its storage: the tensor that a launch was given, and whose it is.
-        self._claims: dict[int, tuple[weakref.ref[Any], int]] = {}
 
     @property
     def launches(self) -> int:
@@ -124,7 +119,7 @@ class EmulatedGpus:
         Raises:
             LaunchError: there is no such device.
         """
-        self._check(number)
+        self._known(number)
         stack = self._own.__dict__.setdefault("stack", [0])
         thread = threading.get_ident()
         error: BaseException | None = None
@@ -145,7 +140,7 @@ class EmulatedGpus:
 
     def select(self, number: int) -> None:
         """Make a device the current one of the calling thread."""
-        self._check(number)
+        self._known(number)
         self._own.__dict__.setdefault("stack", [0])[-1] = number
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:
@@ -208,7 +203,7 @@ class EmulatedGpus:
         self._engines.clear()
         self._history.forget()
 
-    def _check(self, number: int) -> None:
+    def _known(self, number: int) -> None:
         if (
             isinstance(number, bool)
             or not isinstance(number, int)
@@ -230,12 +225,7 @@ class EmulatedGpus:
         import torch
 
         tensors = [torch.zeros(shape, dtype=dtype) for _ in self.gpus]
-        self._made += 1
-        for number, tensor in enumerate(tensors):
-            found = tensor_memory(tensor, f"device {number}'s symmetric {self._made}")
-            if found is not None:
-                self._open.append(found)
-                self._history.watch(found, always=True)
+        self.memory.open(tensors)
         return tensors
 
     def copy(
@@ -257,7 +247,8 @@ class EmulatedGpus:
             MemoryFault: memory of another device that is not open.
         """
         device = self.current
-        to, origin = self._operand("target", target), self._operand("source", source)
+        operand = partial(self.memory.operand, device)
+        to, origin = operand("target", target), operand("source", source)
         if to[2] != origin[2]:
             raise LaunchError(f"copy: {origin[2]} bytes to {to[2]}")
         engine = self._engine(device, stream)
@@ -267,14 +258,14 @@ class EmulatedGpus:
             part = (to[0], to[1] + first), (origin[0], origin[1] + first), size
             steps.append(Step(partial(engine.copy, *part)))
         if flag is not None:
-            steps.append(Step(partial(engine.write_flag, *self._flag(flag, value))))
+            steps.append(Step(partial(engine.write_flag, *self.memory.flag(device, flag, value))))
         self._together.add(device, stream, steps)
 
     def wait(self, flag: Any, value: int = 1, *, stream: int = 0) -> None:
         """Let a stream of copies wait until a flag is at least `value`, as ``cuStreamWaitValue``
         does, with an acquire at the scope of the system. `flag`: a tensor of one integer."""
         engine = self._engine(self.current, stream)
-        memory, first, _ = self._flag(flag, value)
+        memory, first, _ = self.memory.flag(self.current, flag, value)
         step = Step(
             partial(engine.read_flag, memory, first),
             lambda: int(flag) >= value,
@@ -286,71 +277,6 @@ class EmulatedGpus:
         if (device, stream) not in self._engines:
             self._engines[device, stream] = CopyStream(self._history, device, stream)
         return self._engines[device, stream]
-
-    def _flag(self, flag: Any, value: int) -> tuple[Allocation, int, Bytes]:
-        """Where a flag is, and the bytes of a value of it."""
-        memory, first, size = self._operand("flag", flag)
-        if flag.numel() != 1 or flag.dtype.is_floating_point or size < 4:
-            raise LaunchError("flag: must be a tensor of one integer of 32 or 64 bits")
-        return memory, first, np.frombuffer(value.to_bytes(size, "little", signed=True), np.uint8)
-
-    def _operand(self, name: str, tensor: Any) -> tuple[Allocation, int, int]:
-        """The memory that a tensor is in, from now on remembered, where in it, and its bytes.
-        Raises LaunchError, MemoryFault: see `copy`."""
-        found = allocation(tensor, name)
-        if found is None or not hasattr(tensor, "untyped_storage") or not tensor.is_contiguous():
-            raise LaunchError(f"{name}: must be a contiguous tensor")
-        self._claim(found, self.current)
-        watched = self._history.find(found.start)
-        memory = found if watched is None else watched[0]
-        if watched is None:
-            import torch
-
-            whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
-            if whole.numel() != tensor.numel():
-                memory = tensor_memory(whole, name) or found
-            self._history.watch(memory)
-        return memory, found.start - memory.start, found.size
-
-    def admit(self, device: int, memory: GlobalMemory) -> None:
-        """Let a launch reach what is open to all; and its arguments, if they are its device's.
-        Raises MemoryFault: an argument is another device's."""
-        for found in memory.allocations:
-            self._claim(found, device)
-        for each in self._open:
-            memory.add(each)
-        find = memory.find
-        if find is None:
-            return
-
-        def mine(memory: GlobalMemory, address: int) -> list[Allocation]:
-            reached = list(find(memory, address))
-            for each in reached:
-                if each.start <= address < each.end:
-                    self._claim(each, device)
-            return [each for each in reached if self._owner(each) in (None, device)]
-
-        memory.find = mine
-
-    def _owner(self, of: Allocation) -> int | None:
-        """The device of a tensor that is not open; None if no launch has used it yet."""
-        if not hasattr(of.owner, "untyped_storage"):
-            return None
-        tensor, device = self._claims.get(of.owner.untyped_storage().data_ptr(), (None, 0))
-        return device if tensor is not None and tensor() is not None else None
-
-    def _claim(self, of: Allocation, device: int) -> None:
-        if any(each.start < of.end and of.start < each.end for each in self._open):
-            return
-        owner = self._owner(of)
-        if owner is None and hasattr(of.owner, "untyped_storage"):
-            storage = of.owner.untyped_storage().data_ptr()
-            self._claims[storage] = weakref.ref(of.owner), device
-        elif owner not in (None, device):
-            raise MemoryFault(
-                f"{of.name or 'a tensor'} at {of.start:#x} is memory of device {owner}, and device"
-                f" {device} would access it: only what `symmetric` makes is open to all devices"
-            )
 
     def on_device(self, device: int, launch: Launch) -> Launch:
         """A launch among all others: with the numbers of its clusters, and what comes before it."""

@@ -11,9 +11,9 @@ from typing import Any
 from triton_ext.emulator.clients.breakpoints import Breakpoint, Breakpoints, Stop
 from triton_ext.emulator.clients.schedules.verdict import BrokenSchedule, Verdict
 from triton_ext.emulator.decode.program import Program
-from triton_ext.emulator.errors import EmulationError, LaunchError
+from triton_ext.emulator.errors import EmulationError
 from triton_ext.emulator.host.allocated import allocated, permutations
-from triton_ext.emulator.host.clocks import Clock
+from triton_ext.emulator.host.clocks import Timed
 from triton_ext.emulator.host.devices import EmulatedGpus
 from triton_ext.emulator.host.run import prepare, register_buffers
 from triton_ext.emulator.host.scheduling import scheduled, start
@@ -31,7 +31,7 @@ from triton_ext.ptx.parse import parse_ptx
 
 
 @dataclass
-class EmulatedGpu:
+class EmulatedGpu(Timed):
     """The GPU that `emulate` makes: its settings, and what ran on it so far.
 
     Attributes:
@@ -51,7 +51,6 @@ class EmulatedGpu:
         said: whether it was said that they stand for time.
         taken: what was undefined and run as hardware runs it, by the rule's name: see
             `triton_ext.emulator.state.leniencies`.
-        clock: predicts how long launches take, or None.
         device: its number, if there are several GPUs.
         peers: all of them, or None.
     """
@@ -71,7 +70,6 @@ class EmulatedGpu:
     verdicts: list[Verdict] = field(default_factory=list)
     said: bool = False
     taken: dict[str, Taken] = field(default_factory=dict)
-    clock: Clock | None = None
     device: int = 0
     peers: EmulatedGpus | None = field(default=None, repr=False)
     _breakpoints: Breakpoints | None = field(default=None, repr=False)
@@ -103,7 +101,7 @@ class EmulatedGpu:
             EmulationError: what the kernel does wrong; `BrokenSchedule`: in another schedule.
         """
         if self.peers is not None:
-            self.peers.admit(self.device, memory)
+            self.peers.memory.admit(self.device, memory)
         register_buffers(memory, self.buffers)
         launch = prepare(
             program,
@@ -123,7 +121,7 @@ class EmulatedGpu:
             launch = replace(
                 launch,
                 allocated=functools.partial(allocated, ttgir, program.arch),
-                permutations=functools.partial(permutations, ttgir),
+                permutations=functools.cache(functools.partial(permutations, ttgir)),
             )
         launch = replace(launch, binary=cubin)
         number = self.launches
@@ -191,30 +189,6 @@ class EmulatedGpu:
     def missed_breakpoints(self) -> list[str]:
         """Why each breakpoint that was never hit was not; each is told of once."""
         return [] if self._breakpoints is None else self._breakpoints.missed()
-
-    @property
-    def timelines(self) -> list[Any]:
-        """What each launch would take, in their order; [] if no time was asked for."""
-        return [] if self.clock is None else self.clock.timelines
-
-    @property
-    def timeline(self) -> Any:
-        """What the last launch would take; `time` of `emulate` says on which GPU.
-
-        Raises:
-            LaunchError: nothing was launched, or no time was asked for.
-        """
-        if not self.timelines:
-            reason = (
-                "no kernel was launched" if self.clock else "emulate(..., time=...) was not given"
-            )
-            raise LaunchError(f"there is no timeline: {reason}")
-        return self.timelines[-1]
-
-    @property
-    def seconds(self) -> float | None:
-        """What all launches so far would take, one after the other; None without a `clock`."""
-        return None if self.clock is None else self.clock.seconds
 
     def program(self, ptx: str, kernel: str | None = None) -> Program:
         """A decoded kernel of a PTX module, or its only one; decoded once."""

@@ -18,7 +18,7 @@ from triton_ext.emulator.schedule.schedule import Schedule
 from triton_ext.emulator.schedule.standing import told
 from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Gpu, Launch, Options
 from triton_ext.emulator.state.clocks import Foreign, merged
-from triton_ext.emulator.units.global_order import GlobalOrder
+from triton_ext.emulator.units.global_order import GlobalOrder, fits
 from triton_ext.emulator.units.mbarriers import check_complete, check_others
 from triton_ext.emulator.units.tensor_core import check_freed
 from triton_ext.emulator.units.unawaited import check_awaited
@@ -78,7 +78,7 @@ class Machine(Gpu):
         self.liveness = Liveness()
         self.operations = Operations(self, self.schedule)
         self.residents = Residents(self, self.schedule, self.operations)
-        if self.launch.checks.races and GlobalOrder.fits(self.launch):
+        if self.launch.checks.races and fits(self.launch):
             program = [step.instruction for step in self.program.steps]
             self.global_order = GlobalOrder(
                 self.launch, program, replicates=not self.program.of_cuda

@@ -29,6 +29,7 @@ from triton_ext.emulator.state.leniencies import RELAXED_BARRIER, Leniency, Take
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, GlobalMemory, LocalMemory
 from triton_ext.emulator.state.place import Index, Place
 from triton_ext.emulator.state.shared import SharedMemory
+from triton_ext.emulator.state.shared_bytes import Surroundings
 from triton_ext.emulator.state.stamps import AGENT, EVENT
 from triton_ext.emulator.state.storage import Storage, Symbol, register_file
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
@@ -82,15 +83,12 @@ class Launch:
         """The same."""
         return self.allocated()
 
-    @functools.cached_property
-    def _permuted(self) -> Mapping[str, str]:
-        return self.permutations() if self.checks.layouts else {}
-
     def check_layout(self, at: Instruction | None) -> None:
         """Raise LayoutFault if a TMA store or a product takes its tile in another layout than it is
         written in, as far as is known."""
-        source = at.source if at is not None and self._permuted else None
-        if source and (why := self._permuted.get(source_line(source.file, source.line))):
+        source = at.source if at is not None and self.checks.layouts else None
+        known = self.permutations() if source else {}
+        if source and known and (why := known.get(source_line(source.file, source.line))):
             raise LayoutFault(f"{why}. (If this is meant: check_layouts=False)")
 
     @property
@@ -382,11 +380,13 @@ class Cta:
         self.agents = BlockAgents(rank, self.warps)
         self.files = register_file(storage.counts, self.threads)
         self.shared = shared
-        shared.agent_name = cluster.agent_name
-        shared.excused = functools.partial(_excused, self)
-        shared.undefined = cluster.unwritten_loads.fault
+        shared.block = Surroundings(
+            cluster.agent_name,
+            functools.partial(_excused, self),
+            cluster.unwritten_loads.fault,
+            functools.partial(self.machine.observer.moved, self),
+        )
         self.undefined = UndefinedRegisters(self.threads, cluster.unwritten_loads)
-        shared.moved = functools.partial(self.machine.observer.moved, self)
         self.local = LocalMemory(self.threads, storage.local_bytes)
         self.barriers: dict[int, NamedBarrier] = {}
         self.mbarriers: dict[int, MBarrier] = {}

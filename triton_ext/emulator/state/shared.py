@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from triton_ext.emulator.errors import SynchronizationFault
 from triton_ext.emulator.state.clocks import Agents, Clock
 from triton_ext.emulator.state.memory import Bytes, Offsets
-from triton_ext.emulator.state.shared_bytes import ACCESS_TYPES, HELD, SharedBytes
+from triton_ext.emulator.state.shared_bytes import (
+    ACCESS_TYPES,
+    HELD,
+    SharedBytes,
+    all_seen,
+    in_pieces,
+    no_writer,
+    unseen,
+)
 from triton_ext.emulator.state.stamps import (
     AGENT,
     EVENT,
@@ -68,11 +76,11 @@ class SharedMemory(SharedBytes):
             origins[:] = self._origins(offsets, width)
         else:
             if written.min() < 0:
-                self._no_writer(offsets, written)
+                raise no_writer(offsets, written)
             if self._undefined is not None:
                 self._check_defined(offsets, width, "this instruction")
-        late = self._late(written, agents)
-        if np.count_nonzero(late) and not self.excused(agents, written, late):
+        late = unseen(written, agents, self.clocks)
+        if np.count_nonzero(late) and not self.block.excused(agents, written, late):
             self._unordered(offsets, late, written, "is read, and was written by")
         if threads is not None:
             recent = (written & AGENT == agents[:, None]) & (
@@ -120,7 +128,7 @@ class SharedMemory(SharedBytes):
             event = int(np.broadcast_to(loads, late.shape)[at, byte])
             raise SynchronizationFault(
                 f"shared address {address:#x} is written, and was read by"
-                f" {self.agent_name(loader)}, and nothing orders that read before (a barrier)"
+                f" {self.block.agent_name(loader)}, and nothing orders that read before (a barrier)"
                 f"{self.describe(address)}{self.clocks.missing.culprit(loader, event, read=True)}"
             )
 
@@ -134,8 +142,8 @@ class SharedMemory(SharedBytes):
             reader = int(self._loads.agents[rows[int(np.argwhere(late)[0][0])]])
             raise SynchronizationFault(
                 f"shared address {start:#x} is written by {name}, and was read by"
-                f" {self.agent_name(reader)}; between the two, a proxy fence (fence.proxy.async)"
-                f" is missing{self.describe(start)}"
+                f" {self.block.agent_name(reader)}; between the two, a proxy fence"
+                f" (fence.proxy.async) is missing{self.describe(start)}"
             )
 
     def _check_loads(self, chunks: Any, clock: Clock, name: str) -> None:
@@ -151,7 +159,7 @@ class SharedMemory(SharedBytes):
             first = chunks.start + chunk if isinstance(chunks, slice) else int(chunks[chunk])
             raise SynchronizationFault(
                 f"shared address {first * GRANULE:#x} is written by {name}, and may still be read"
-                f" by {self.agent_name(loader)}: nothing orders its read before (an"
+                f" by {self.block.agent_name(loader)}: nothing orders its read before (an"
                 " arrival at the mbarrier that the copy waits for, or a barrier)"
                 f"{self.describe(first * GRANULE)}"
                 f"{self.clocks.missing.culprit(loader, event, read=True)}"
@@ -177,7 +185,7 @@ class SharedMemory(SharedBytes):
         offsets = self._placed(offsets, width, agents)
         written = self.written.get(offsets, width)
         if seen is None:
-            late = self._late(written, agents)
+            late = unseen(written, agents, self.clocks)
         else:
             late = written >> EVENT > np.take_along_axis(seen, written & AGENT, axis=1)
         if np.count_nonzero(late):
@@ -199,7 +207,7 @@ class SharedMemory(SharedBytes):
     ) -> None:
         width = values.shape[1]
         read = self.read.get(offsets, width)
-        late = self._late(read, agents)
+        late = unseen(read, agents, self.clocks)
         if np.count_nonzero(late):
             self._unordered(offsets, late, read, "is written, and may still be read by")
         self._check_loaded(offsets, values, agents)
@@ -232,13 +240,13 @@ class SharedMemory(SharedBytes):
         """
         self._check(offsets, width)
         written = self.written.get(offsets, width)
-        if not self._seen(written, clock.fenced, 0):
+        if not all_seen(written, clock.fenced, 0):
             self._not_seen(offsets, written, clock, name)
         self._check_defined(offsets, width, name)
         event = self.clocks.unit_event(unit)
         self.read.put(offsets, width, stamp(event, unit))
         self._loads.put_unit(unit, offsets >> 4, event)
-        self.moved(name, "load", len(offsets) * width)
+        self.block.moved(name, "load", len(offsets) * width)
         return self._bytes(offsets, width)
 
     def load_pieces(
@@ -251,7 +259,7 @@ class SharedMemory(SharedBytes):
             clock, unit, name: as of `bulk_load`; it raises the same.
         """
         written = self.written.of(pieces)
-        if not self._seen(written, clock.fenced, 0):
+        if not all_seen(written, clock.fenced, 0):
             offsets = np.arange(self.granules)[pieces] * GRANULE
             self._not_seen(offsets, self.written.get(offsets, GRANULE), clock, name)
         if self._undefined is not None:
@@ -260,13 +268,13 @@ class SharedMemory(SharedBytes):
         self.read.fill(pieces, stamp(event, unit))
         self._loads.put_unit(unit, pieces, event)
         found: Bytes = self.data.view(ACCESS_TYPES[GRANULE])[pieces].view(np.uint8)
-        self.moved(name, "load", len(found))
+        self.block.moved(name, "load", len(found))
         return found.reshape(-1, GRANULE), written
 
     def _not_seen(self, offsets: Offsets, written: Numbers, clock: Clock, name: str) -> None:
         """Raise for the first byte that nothing wrote, or that the asynchronous proxy can't see."""
         if written.min() < 0:
-            self._no_writer(offsets, written)
+            raise no_writer(offsets, written)
         late = written >> EVENT > clock.fenced[written & AGENT]
         lane, byte = (int(n) for n in np.argwhere(late)[0])
         writer, address = int(written[lane, byte]) & AGENT, int(offsets[lane]) + byte
@@ -278,7 +286,7 @@ class SharedMemory(SharedBytes):
         if event > clock.seen[writer]:
             missing, culprit = "a barrier or wait", self.clocks.missing.culprit(writer, event)
         raise SynchronizationFault(
-            f"{name} reads shared address {address:#x}, written by {self.agent_name(writer)};"
+            f"{name} reads shared address {address:#x}, written by {self.block.agent_name(writer)};"
             f" between the two, {missing} is missing{self.describe(address)}{culprit}"
         )
 
@@ -297,7 +305,7 @@ class SharedMemory(SharedBytes):
         event = self.clocks.unit_event(unit)
         self._set(offsets, values)
         self.written.put(offsets, width, stamp(event, unit))
-        self.moved(name, "store", values.size)
+        self.block.moved(name, "store", values.size)
 
     # ---------------------------------------------------------- atomic operations
 
@@ -306,12 +314,12 @@ class SharedMemory(SharedBytes):
         self._check(offsets, width)
         written = self.written.get(offsets, width)
         if written.min() < 0:
-            self._no_writer(offsets, written)
+            raise no_writer(offsets, written)
         self._check_defined(offsets, width, "this instruction")
         atomic = written == self._atomic.get(offsets, width)
         if np.count_nonzero(atomic):  # what counts is the ordinary write before the atomic ones
             written = np.where(atomic, self._plain.get(offsets, width), written)
-        late = self._late(written, agents)
+        late = unseen(written, agents, self.clocks)
         if np.count_nonzero(late):
             self._unordered(offsets, late, written, "is read, and was written by")
         return self._bytes(offsets, width)
@@ -340,7 +348,7 @@ class SharedMemory(SharedBytes):
         """(size,): bytes from `start` on; as `bulk_load`, and faster."""
         here = self._range(start, size)
         if (start | size) % GRANULE:
-            offsets, width = self._pieces(start, size)
+            offsets, width = in_pieces(start, size)
             return self.bulk_load(offsets, width, clock, unit, name=name).reshape(-1)
         return self.load_pieces(here, clock, unit, name=name)[0].reshape(-1).copy()
 
@@ -352,14 +360,14 @@ class SharedMemory(SharedBytes):
         here = self._range(start, size)
         whole = not (start | size) % GRANULE
         tables = (self.read, self.written)
-        if not whole or not all(self._seen(each.of(here), clock.seen) for each in tables):
-            offsets, width = self._pieces(start, size)
+        if not whole or not all(all_seen(each.of(here), clock.seen) for each in tables):
+            offsets, width = in_pieces(start, size)
             self.bulk_store(offsets, values.reshape(-1, width), clock, unit, name=name)
             return
         self._check_loads(here, clock, name)
         self.data[start : start + size] = values
         self.written.fill(here, stamp(self.clocks.unit_event(unit), unit))
-        self.moved(name, "store", size)
+        self.block.moved(name, "store", size)
 
     def hold(self, offset: int, agent: int, event: int) -> None:
         """The 8 bytes at `offset` become an mbarrier, initialised by `agent` as `event`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,55 @@ ACCESS_TYPES = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 """By the width of an access, what numpy moves as one."""
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What a block's shared memory knows of the block.
+
+    Attributes:
+        agent_name: an agent, in words.
+        excused: whether agents may read what others have written without an order: (n,), (n, m),
+            (n, m).
+        undefined: makes the fault of the use of an undefined value: see `UnwrittenLoads.fault`.
+        moved: told of what asynchronous units move: their name, "load" or "store", and how many
+            bytes.
+    """
+
+    agent_name: Callable[[int], str] = lambda agent: f"agent {agent}"
+    excused: Callable[[Agents, Numbers, NDArray[np.bool_]], bool] = lambda *_: False
+    undefined: Callable[[int, str], UninitializedRead] = lambda _, what: UninitializedRead(what)
+    moved: Callable[[str, str, int], None] = lambda *_: None
+
+
+def in_pieces(start: int, size: int) -> tuple[Offsets, int]:
+    """The offsets of a range in pieces of an access, and their width."""
+    width = min(GRANULE, (start | size) & -(start | size))
+    return np.arange(start, start + size, width), width
+
+
+def no_writer(offsets: Offsets, written: Numbers) -> UninitializedRead:
+    """The fault of a read of bytes, some of which nothing wrote."""
+    lane, byte = (int(n) for n in np.argwhere(written < 0)[0])
+    return UninitializedRead(
+        f"shared address {int(offsets[lane]) + byte:#x} is read, and nothing wrote it"
+    )
+
+
+def all_seen(stamps: Numbers, seen: NDArray[np.int64], lowest: int = NOBODY) -> bool:
+    """Whether all of it has been seen, and is `lowest` at least; fast if it is one event."""
+    low = int(np.minimum.reduce(stamps, axis=None))
+    if low < lowest:
+        return False
+    if low == int(np.maximum.reduce(stamps, axis=None)):
+        return low >> EVENT <= int(seen[low & AGENT])
+    return not np.count_nonzero(stamps >> EVENT > seen[stamps & AGENT])
+
+
+def unseen(stamps: Numbers, agents: Agents, clocks: Clocks) -> NDArray[np.bool_]:
+    """Which of these events the agents beside them have not seen."""
+    late: NDArray[np.bool_] = stamps >> EVENT > clocks.seen[agents[:, None], stamps & AGENT]
+    return late
+
+
 class SharedBytes:
     """A block's shared memory: what it holds, and who has written and read each byte.
 
@@ -40,6 +90,7 @@ class SharedBytes:
         read: its last read by an asynchronous unit.
         copies: what TMA has copied in, by the event: `triton_ext.emulator.units.provenance`.
         unread: if it is asked for, by the event of each copy into it the instruction.
+        block: what it knows of the block.
     """
 
     def __init__(self, size: int, clocks: Clocks, blocks: int = 1) -> None:
@@ -52,17 +103,7 @@ class SharedBytes:
         self.copies: dict[int, Any] = {}
         self.unread: dict[int, Instruction | None] = {}
         self._undefined: tuple[Numbers, Origins] | None = None
-
-    moved: Callable[[str, str, int], None] = staticmethod(lambda *_: None)
-    """Told of what asynchronous units move: their name, "load" or "store", and how many bytes."""
-
-    undefined: Callable[[int, str], UninitializedRead]
-    """Makes the fault of the use of an undefined value: see `UnwrittenLoads.fault`."""
-
-    excused: Callable[[Agents, Numbers, NDArray[np.bool_]], bool] = staticmethod(lambda *_: False)
-    """Whether agents may read what others have written without an order: (n,), (n, m), (n, m)."""
-
-    agent_name: Callable[[int], str] = staticmethod(lambda agent: f"agent {agent}")
+        self.block = Surroundings()
 
     def _check(self, offsets: Offsets, width: int) -> None:
         if np.bitwise_or.reduce(offsets) & (width - 1):
@@ -90,12 +131,6 @@ class SharedBytes:
                 f" block's {self.size - SHARED_BASE} bytes at {SHARED_BASE:#x}"
             )
         return slice(start // GRANULE, (start + size) // GRANULE)
-
-    @staticmethod
-    def _pieces(start: int, size: int) -> tuple[Offsets, int]:
-        """The offsets of a range in pieces of an access, and their width."""
-        width = min(GRANULE, (start | size) & -(start | size))
-        return np.arange(start, start + size, width), width
 
     def _bytes(self, offsets: Offsets, width: int) -> Bytes:
         """(n, width): what the bytes hold."""
@@ -136,13 +171,9 @@ class SharedBytes:
         if self._undefined is not None:
             found = self._origins(offsets, width)
             if (found > 0).any():
-                raise self.undefined(int(found.max()), f"the value is stored, and read by {name}")
-
-    def _no_writer(self, offsets: Offsets, written: Numbers) -> None:
-        lane, byte = (int(n) for n in np.argwhere(written < 0)[0])
-        raise UninitializedRead(
-            f"shared address {int(offsets[lane]) + byte:#x} is read, and nothing wrote it"
-        )
+                raise self.block.undefined(
+                    int(found.max()), f"the value is stored, and read by {name}"
+                )
 
     def _unordered(self, offsets: Offsets, late: NDArray[Any], others: Numbers, what: str) -> None:
         """Raise for the first byte that is late: (n, width) or (n, 1), as are those who did it."""
@@ -156,25 +187,9 @@ class SharedBytes:
         found = int(np.broadcast_to(others, late.shape)[lane, byte])
         other = found & AGENT
         raise SynchronizationFault(
-            f"shared address {address:#x} {what} {self.agent_name(other)}, and nothing orders the"
-            f" two{self.describe(address)}{self.clocks.missing.culprit(other, found >> EVENT)}"
+            f"shared address {address:#x} {what} {self.block.agent_name(other)}, and nothing orders"
+            f" the two{self.describe(address)}{self.clocks.missing.culprit(other, found >> EVENT)}"
         )
-
-    def _late(self, stamps: Numbers, agents: Agents) -> NDArray[np.bool_]:
-        """Which of these events the agents beside them have not seen."""
-        seen = self.clocks.seen[agents[:, None], stamps & AGENT]
-        late: NDArray[np.bool_] = stamps >> EVENT > seen
-        return late
-
-    @staticmethod
-    def _seen(stamps: Numbers, seen: NDArray[np.int64], lowest: int = NOBODY) -> bool:
-        """Whether all of it has been seen, and is `lowest` at least; fast if it is one event."""
-        low = int(np.minimum.reduce(stamps, axis=None))
-        if low < lowest:
-            return False
-        if low == int(np.maximum.reduce(stamps, axis=None)):
-            return low >> EVENT <= int(seen[low & AGENT])
-        return not np.count_nonzero(stamps >> EVENT > seen[stamps & AGENT])
 
     def describe(self, offset: int) -> str:
         """``; there lies row 3, byte 16, of the box of ...``: what TMA has put there, or ""."""

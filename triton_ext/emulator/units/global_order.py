@@ -11,17 +11,17 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import SynchronizationFault, UninitializedRead
+from triton_ext.emulator.errors import UninitializedRead
 from triton_ext.emulator.state.agents import agent_name, agents_of_block
 from triton_ext.emulator.state.block import Launch
 from triton_ext.emulator.state.memory import EMPTY, Allocation, Offsets, Rows, gather
 from triton_ext.emulator.units.accessors import By
-from triton_ext.emulator.units.history import SCOPE_NAMES, History
+from triton_ext.emulator.units.history import History
+from triton_ext.emulator.units.order_faults import Access, blamed, line_of, name_of, unordered
 from triton_ext.emulator.units.shadows import (
     AGENT_BITS,
     CLUSTER_BITS,
@@ -43,16 +43,6 @@ Kept = tuple[int, bool, bool, list[Reads]]
 """What a fork knows of an allocation: its start; is it written, are reads entered; those not."""
 
 
-@dataclass(frozen=True)
-class _Access:
-    """An access, for an error."""
-
-    cluster: int
-    agent: int
-    scope: int
-    line: int
-
-
 def _check_empty(of: Allocation, first: int, offsets: Offsets, size: int) -> None:
     """Raise UninitializedRead if rows are read that are as `torch.empty` has left them.
 
@@ -71,6 +61,29 @@ def _check_empty(of: Allocation, first: int, offsets: Offsets, size: int) -> Non
         )
 
 
+def fits(launch: Launch) -> bool:
+    """Whether the launch is small enough for `Codes`."""
+    blocks = int(np.prod(launch.cluster))
+    agents = blocks * agents_of_block(-(-launch.threads // WARP_THREADS))
+    clusters = launch.first_cluster + launch.clusters
+    return clusters < 1 << CLUSTER_BITS and agents < 1 << AGENT_BITS
+
+
+@contextlib.contextmanager
+def _locked(lock: int | None) -> Iterator[None]:
+    """Within it no other fork has the lock, if there is one."""
+    if lock is None:
+        yield
+        return
+    import fcntl  # not everywhere; nor are forks
+
+    fcntl.lockf(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.lockf(lock, fcntl.LOCK_UN)
+
+
 class GlobalOrder:
     """The order of a launch's accesses to global memory.
 
@@ -80,6 +93,7 @@ class GlobalOrder:
         replicates: whether warps load what another one loads for them, and drop it, as Triton's do.
 
     Attributes:
+        program: see the arguments.
         warps, agents_each: of a block.
         device: the number of the GPU.
         history: what the launches of several GPUs have in common, or None.
@@ -93,7 +107,7 @@ class GlobalOrder:
         replicates: bool = True,
     ) -> None:
         self._launch = launch
-        self._program, self._replicates = program, replicates
+        self.program, self._replicates = program, replicates
         first: dict[object, int] = {}
         self._copies = {
             each.line: first.setdefault((each.opcode, each.source or each.line), each.line)
@@ -107,14 +121,6 @@ class GlobalOrder:
             self.history.join(launch.first_cluster, self)
         self._shadows: dict[int, Shadow] = {}
         self._lock: int | None = None
-
-    @staticmethod
-    def fits(launch: Launch) -> bool:
-        """Whether the launch is small enough for `Codes`."""
-        blocks = int(np.prod(launch.cluster))
-        agents = blocks * agents_of_block(-(-launch.threads // WARP_THREADS))
-        clusters = launch.first_cluster + launch.clusters
-        return clusters < 1 << CLUSTER_BITS and agents < 1 << AGENT_BITS
 
     def shadow(self, of: Allocation) -> Shadow:
         """That of an allocation."""
@@ -160,7 +166,7 @@ class GlobalOrder:
         size = values.shape[1]
         of, first, shadow, _ = self._remembered(of, first)
         where, unit = as_units(first, offsets, size)
-        with self._locked():
+        with _locked(self._lock):
             shadow.written = True
             shadow.enter()
             new = values.reshape(len(where), unit)
@@ -207,9 +213,9 @@ class GlobalOrder:
         row, byte = (int(n) for n in np.argwhere(late)[0])
         at = int(where[row]) + byte
         lines = shadow.writer_line if did == "written" else shadow.reader_line
-        access = _Access(by.cluster, int(agents[row]), by.scope, by.line)
-        other = _Access(*fields(int(codes[row, byte])), int(lines[at]))
-        raise self._fault(of, at, access, does, other, did)
+        access = Access(by.cluster, int(agents[row]), by.scope, by.line)
+        other = Access(*fields(int(codes[row, byte])), int(lines[at]))
+        raise unordered(self, of, at, access, does, other, did)
 
     def _check_together(
         self, of: Allocation, shadow: Shadow, where: Offsets, mine: Codes, by: By,
@@ -225,9 +231,9 @@ class GlobalOrder:
         late = np.flatnonzero((values != values[winner]) & (codes != codes[winner]))
         if len(late):
             first = int(late[0])
-            access = _Access(*fields(int(codes[first])), by.line)
-            other = _Access(*fields(int(codes[winner[first]])), by.line)
-            raise self._fault(of, int(places[first]), access, "written", other, "written")
+            access = Access(*fields(int(codes[first])), by.line)
+            other = Access(*fields(int(codes[winner[first]])), by.line)
+            raise unordered(self, of, int(places[first]), access, "written", other, "written")
 
     def _check_proxy(
         self, of: Allocation, shadow: Shadow, where: Offsets, unit: int, by: By
@@ -239,13 +245,14 @@ class GlobalOrder:
             return
         row, byte = (int(n) for n in np.argwhere(late)[0])
         at = int(where[row]) + byte
-        access = _Access(by.cluster, int(by.agents[0]), by.scope, by.line)
-        other = _Access(*fields(int(codes[row, byte])), int(shadow.writer_line[at]))
-        raise self._blame(
+        access = Access(by.cluster, int(by.agents[0]), by.scope, by.line)
+        other = Access(*fields(int(codes[row, byte])), int(shadow.writer_line[at]))
+        raise blamed(
+            self,
             access,
             f"global address {of.start + at:#x} ({of.describe(at)}) is read by"
-            f" {self._name(access)}, and was written by {self._name(other)}{self._line(other)}"
-            " through the generic proxy;"
+            f" {name_of(self, access)}, and was written by {name_of(self, other)}"
+            f"{line_of(self, other)} through the generic proxy;"
             " between the two, a proxy fence (fence.proxy.async) is missing",
         )
 
@@ -275,67 +282,9 @@ class GlobalOrder:
         found &= gather(shadow.sharers, where, unit) & needed == needed
         return found
 
-    def _fault(
-        self, of: Allocation, at: int, access: _Access, does: str, other: _Access, did: str
-    ) -> SynchronizationFault:
-        history = self.history
-        far = history is not None and history.device(other.cluster) != self.device
-        if far:
-            hint = (
-                "only a release by the one and an acquire by the other, of one flag and both at"
-                " the scope of the system (.sys), or a barrier of the hosts, order two devices"
-            )
-        elif access.cluster != other.cluster:
-            hint = (
-                "only a release by the one and an acquire by the other, of one flag in global"
-                " memory and at the scope of the GPU, order two blocks"
-            )
-        elif access.agent // self.agents_each != other.agent // self.agents_each:
-            hint = "a barrier of the cluster, or a flag that is released and acquired, is missing"
-        else:
-            hint = "a barrier or wait is missing"
-            if self._statement(access) == self._statement(other):
-                hint += ", or the accesses must be atomic"
-        if access.scope and other.scope:
-            hint = "the scope of one of them is too narrow to include the other"
-            if far:
-                here, there = SCOPE_NAMES[access.scope], SCOPE_NAMES[other.scope]
-                hint += f" ({here}, and {there}: both need .sys)"
-        elif access.scope or other.scope:
-            hint = f"the one is atomic, the other is not: {hint}"
-        if history is not None:
-            hint += history.hint(access.cluster, other.cluster)
-        return self._blame(
-            access,
-            f"global address {of.start + at:#x} ({of.describe(at)}) is {does} by"
-            f" {self._name(access)}, and was {did} by {self._name(other)}"
-            f"{self._line(other)}, and nothing orders the two: {hint}",
-        )
-
-    def _blame(self, access: _Access, text: str) -> SynchronizationFault:
-        fault = SynchronizationFault(text)
-        fault.instruction = next((each for each in self._program if each.line == access.line), None)
-        return fault
-
-    def _statement(self, access: _Access) -> object:
-        """The line of the source that an access is of; that of the PTX, if there is none."""
-        found = (each.source for each in self._program if each.line == access.line)
-        source = next(found, None)
-        return access.line if source is None else (source.file, source.line)
-
-    def _line(self, access: _Access) -> str:
-        party = self if self.history is None else self.history.party(access.cluster)
-        return party.line(access.line)
-
-    def _name(self, access: _Access) -> str:
-        if self.history is None:
-            return self.name(access.cluster, access.agent)
-        name = self.history.party(access.cluster).name(access.cluster, access.agent)
-        return f"device {self.history.device(access.cluster)}, {name}"
-
     def line(self, line: int) -> str:
         """A line of the PTX, as `` [kernel.py:12]``."""
-        found = next((each for each in self._program if each.line == line), None)
+        found = next((each for each in self.program if each.line == line), None)
         return "" if found is None else f" [{found.source or f'PTX line {line}'}]"
 
     def name(self, cluster: int, agent: int) -> str:
@@ -353,19 +302,6 @@ class GlobalOrder:
             if each.size <= MOST_BYTES:
                 self.shadow(each)
         self._lock = os.memfd_create("order")
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        if self._lock is None:
-            yield
-            return
-        import fcntl  # not everywhere; nor are forks
-
-        fcntl.lockf(self._lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self._lock, fcntl.LOCK_UN)
 
     def forked(self) -> None:
         """In a fork: what was read before is the parent's."""
@@ -403,6 +339,6 @@ class GlobalOrder:
                 if late.any():
                     row, byte = (int(n) for n in np.argwhere(late)[0])
                     at = int(where[row]) + byte
-                    access = _Access(*fields(int(mine[row, 0])), reads.line)
-                    other = _Access(*fields(int(codes[row, byte])), int(shadow.writer_line[at]))
-                    raise self._fault(of, at, access, "read", other, "written")
+                    access = Access(*fields(int(mine[row, 0])), reads.line)
+                    other = Access(*fields(int(codes[row, byte])), int(shadow.writer_line[at]))
+                    raise unordered(self, of, at, access, "read", other, "written")

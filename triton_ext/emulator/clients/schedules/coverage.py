@@ -6,7 +6,7 @@ import functools
 import operator
 from collections.abc import Iterator
 
-from triton_ext.emulator.clients.schedules.record import Recorder
+from triton_ext.emulator.clients.schedules.record import Doubts
 from triton_ext.emulator.clients.schedules.timing import FENCES, ORDERING, unordered
 from triton_ext.emulator.clients.schedules.verdict import Reason, location
 from triton_ext.emulator.schedule.machine import Machine
@@ -18,22 +18,22 @@ FREE_ORDER = "orders memory, and its own order is free"
 """The reason that is none once every order was run."""
 
 
-def gaps(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
+def gaps(machine: Machine, doubts: Doubts) -> Iterator[Reason]:
     """Where the clocks of a launch that has ended are too weak to speak of all schedules."""
-    for at, times in recorder.apart.items():
+    for at, times in doubts.apart.items():
         yield Reason(
             "relies on other lanes of its warp, with which it need not be in step (a bar.warp.sync"
             " is missing, or the emulator does not see what stands for it)", at, times,
         )  # fmt: skip
-    for at, times in recorder.together.items():
+    for at, times in doubts.together.items():
         yield Reason("arrives for several phases at once", at, times)
-    for at, times in recorder.overtaken.items():
+    for at, times in doubts.overtaken.items():
         yield Reason("is passed after it has completed again: one clock stands for both", at, times)
     yield from _atomics(machine)
-    yield from _memory(machine, recorder)
-    for key, masks in recorder.storing.items():
+    yield from _memory(machine, doubts)
+    for key, masks in doubts.storing.items():
         all_lanes = functools.reduce(operator.or_, masks)
-        alone = len(masks) == 1 and all(all_lanes & ~each == 0 for each in recorder.grouping[key])
+        alone = len(masks) == 1 and all(all_lanes & ~each == 0 for each in doubts.grouping[key])
         if not alone:
             yield Reason("some lanes of a warp wait for others' copies out of shared memory")
 
@@ -53,7 +53,7 @@ def _atomics(machine: Machine) -> Iterator[Reason]:
             yield Reason(FREE_ORDER, at)
 
 
-def _memory(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
+def _memory(machine: Machine, doubts: Doubts) -> Iterator[Reason]:
     """Global memory, of which two readers of each byte are remembered."""
     order = machine.global_order
     if order is None:
@@ -67,7 +67,7 @@ def _memory(machine: Machine, recorder: Recorder) -> Iterator[Reason]:
         shadow = order.shadow(of)
         if not shadow.written:
             continue
-        if any(of.start <= address < of.start + of.size for address in recorder.multicast):
+        if any(of.start <= address < of.start + of.size for address in doubts.multicast):
             yield Reason(f"{name} is written, and read by multicast copies")
             continue
         shadow.enter()

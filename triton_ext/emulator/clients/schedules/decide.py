@@ -21,7 +21,8 @@ from triton_ext.emulator.clients.schedules.orders import (
     ordered,
 )
 from triton_ext.emulator.clients.schedules.peeks import peeks
-from triton_ext.emulator.clients.schedules.record import Recorded, Recorder
+from triton_ext.emulator.clients.schedules.record import Recorder
+from triton_ext.emulator.clients.schedules.recorded import Recorded
 from triton_ext.emulator.clients.schedules.skeleton import Operation, Skeleton
 from triton_ext.emulator.clients.schedules.timing import reasons, unordered
 from triton_ext.emulator.clients.schedules.verdict import (
@@ -149,7 +150,7 @@ class _Question:
             judged.cluster(each)
         if self.memory.now() != self.result:
             return "the result depends on the order"
-        inside = [each for each in gaps(machine, recorder) if each.text != FREE_ORDER]
+        inside = [each for each in gaps(machine, recorder.doubts) if each.text != FREE_ORDER]
         if judged.doubts or judged.reasons or inside:
             return "in another order, more is in doubt"
         return None
@@ -194,7 +195,7 @@ def decide(machine: Machine, run: Callable[[Machine], None], launch: int = 0) ->
     took = time.monotonic() - began
     found = reasons(machine.program, machine.counts, machine.options.failing)
     chance = [Reason(why, at) for at, why in found]
-    missing = _distinct([*chance, *gaps(machine, recorder), *judged.reasons])
+    missing = _distinct([*chance, *gaps(machine, recorder.doubts), *judged.reasons])
     free = unordered(machine.program, machine.counts)
     deadline = began + took + max(5, PATIENCE * took)
     exact = not (chance or free)

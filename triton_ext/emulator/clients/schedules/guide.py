@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from triton_ext.emulator.clients.schedules.orders import Thread
-from triton_ext.emulator.clients.schedules.record import UNTOLD, Recorder
+from triton_ext.emulator.clients.schedules.record import Recorder
+from triton_ext.emulator.clients.schedules.recorded import UNTOLD
 from triton_ext.emulator.clients.schedules.skeleton import Operation, Skeleton
 from triton_ext.emulator.decode.step import Split, Step, Wait
 from triton_ext.emulator.errors import LaunchError
@@ -156,7 +157,7 @@ class Guided(Schedule):
         if self.holding and until is not None:
             if until.unit:
                 key = until.cluster, until.rank, until.thread, until.number
-                self.holding = key not in self.recorder.performed
+                self.holding = key not in self.recorder.issued.performed
             else:
                 self.holding = self._done(until) <= until.number
         return self.holding
@@ -186,7 +187,7 @@ class Guided(Schedule):
         for number, operation in enumerate(pending):
             if operation.queue in blocked:
                 continue
-            if self._units.isdisjoint(self.recorder.issuers(operation)):
+            if self._units.isdisjoint(self.recorder.issued.issuers(operation)):
                 return number
             if operation.queue is not None:
                 blocked.add(operation.queue)

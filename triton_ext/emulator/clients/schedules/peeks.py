@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from triton_ext.emulator.clients.schedules.timing import WAITS, repeats, sources, walk
 from triton_ext.emulator.decode.program import Program
-from triton_ext.ptx.folding import destinations
+from triton_ext.ptx.definitions import destinations
 
 Name = tuple[str, tuple[int, ...]]
 _FOLLOWED = ("mov.", "selp.", "setp.", "not.", "and.", "or.", "xor.", "cvt.")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from triton_ext.emulator.decode.program import Program
-from triton_ext.ptx.folding import destinations, mentioned
+from triton_ext.ptx.definitions import destinations, mentioned
 from triton_ext.ptx.parse import Instruction, immediate
 
 _POLLS = (

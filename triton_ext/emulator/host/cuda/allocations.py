@@ -54,7 +54,7 @@ class Allocations(VirtualMemory):
         return (self.heap.free(address).size,)
 
     def _room(self, address: int) -> Room:
-        room = self.heap.find(address)
+        room = self.heap.rooms.find(address)
         if room is None:
             raise CudaError(INVALID_VALUE)
         return room

@@ -109,7 +109,7 @@ class Device(Kernels):
             for each in program.parameters
         ]
         variables = found.loaded.variables
-        rooms = [*variables.values(), *self.heap.pointed_at(parameters)]
+        rooms = [*variables.values(), *self.heap.rooms.pointed_at(parameters)]
         memory = ProgramMemory(self.heap, rooms)
         if cooperative:
             self._fits(found, math.prod(grid), math.prod(block), dynamic)

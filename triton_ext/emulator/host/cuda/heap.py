@@ -62,113 +62,28 @@ class Room:
         return -(-max(self.size, 1) // ALIGNMENT) * ALIGNMENT + ALIGNMENT
 
 
-class Heap:
-    """Allocations in the file.
+class Rooms:
+    """The allocations, by their addresses; and those that were freed last."""
 
-    Args:
-        marked: fill new memory with what says that nothing has written it.
-    """
-
-    def __init__(self, *, marked: bool = False) -> None:
-        self.file = os.memfd_create("triton-ext-gpu")
-        os.ftruncate(self.file, SIZE)
-        self._mapped = mmap.mmap(self.file, SIZE)
-        self.bytes: Bytes = np.frombuffer(self._mapped, np.uint8)
-        self._marked = marked
+    def __init__(self) -> None:
         self._starts: list[int] = []
         self._rooms: list[Room] = []
         self._freed: list[Room] = []
-        self._next, self._made, self.used = 0, 0, 0
-        self._holes: list[tuple[int, int]] = []
 
-    def close(self) -> None:
-        """Give the memory back."""
-        os.close(self.file)
-
-    def allocate(self, size: int, kind: str = DEVICE, name: str = "") -> Room:
-        """Memory of so many bytes. Raises CudaError: there is none left."""
-        self._made += 1
-        room = Room(0, size, 0, kind, name or f"allocation {self._made}")
-        offset = self._fit(room.taken)
-        room = replace(room, start=START + offset, offset=offset)
-        self._add(room)
-        self.used += size
-        if self._marked and kind == DEVICE and name in ("", OF_MALLOC):
-            data = self.bytes[offset : offset + size]
-            data[:] = np.resize(EMPTY, size)
-        return room
-
-    def register(self, start: int, size: int) -> Room:
-        """Memory for pages of the program, which keep their address."""
-        if any(self.overlapping(start, size)):
-            raise CudaError(_INVALID, "a part of this memory is registered already")
-        self._made += 1
-        granted = mmap.PAGESIZE
-        room = Room(start, size, 0, HOST, f"registered memory {self._made}")
-        at = self._fit(room.taken + granted)
-        room = replace(room, offset=-(-at // granted) * granted)
-        self._add(room)
-        self.used += size
-        return room
-
-    def take_pages(self, size: int) -> int:
-        """The offset in the file of memory for whole pages, which has no address yet."""
-        at = self._fit(size + mmap.PAGESIZE)
-        self.used += size
-        return -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
-
-    def give_pages(self, offset: int, size: int) -> None:
-        """Give that memory back."""
-        self._mapped.madvise(mmap.MADV_REMOVE, offset, size)
-        self._holes.append((offset, size))
-        self.used -= size
-
-    def grant(self, start: int, size: int, offset: int) -> None:
-        """Let an address have a part of the file that was taken."""
-        self._made += 1
-        self._add(Room(start, size, offset, DEVICE, f"mapped memory {self._made}"))
-
-    def withdraw(self, start: int) -> None:
-        """Take it back."""
-        self._forget(bisect.bisect_left(self._starts, start))
-
-    def _forget(self, at: int) -> Room:
-        room = self._rooms.pop(at)
-        del self._starts[at]
-        self._freed = [*self._freed[-999:], room]
-        return room
-
-    def _fit(self, taken: int) -> int:
-        if self._next + taken <= SIZE:
-            offset = self._next
-            self._next += taken
-            return offset
-        for at, (first, size) in enumerate(self._holes):
-            if size >= taken:
-                self._holes[at] = (first + taken, size - taken)
-                return first
-        raise CudaError(_NO_MEMORY)
-
-    def _add(self, room: Room) -> None:
+    def add(self, room: Room) -> None:
+        """There is another one."""
         at = bisect.bisect(self._starts, room.start)
         self._starts.insert(at, room.start)
         self._rooms.insert(at, room)
 
-    def free(self, address: int) -> Room:
-        """Free what begins at an address. Raises CudaError: nothing does."""
-        at = bisect.bisect_left(self._starts, address)
-        if at == len(self._starts) or self._starts[at] != address:
-            known = self.find(address)
-            where = f"is {address - known.start} bytes into {known.name}" if known else "is unknown"
-            raise CudaError(_INVALID, f"{address:#x} {where}: only what begins there can be freed")
-        room = self._forget(at)
-        self.used -= room.size
-        if room.size >= mmap.PAGESIZE:
-            first = -(-room.offset // mmap.PAGESIZE) * mmap.PAGESIZE
-            whole = (room.offset + room.size - first) // mmap.PAGESIZE * mmap.PAGESIZE
-            if whole:
-                self._mapped.madvise(mmap.MADV_REMOVE, first, whole)
-        self._holes.append((room.offset, room.taken))
+    def remove(self, start: int) -> Room | None:
+        """Forget the one that begins at an address; None: none does."""
+        at = bisect.bisect_left(self._starts, start)
+        if at == len(self._starts) or self._starts[at] != start:
+            return None
+        room = self._rooms.pop(at)
+        del self._starts[at]
+        self._freed = [*self._freed[-999:], room]
         return room
 
     def find(self, address: int) -> Room | None:
@@ -198,6 +113,105 @@ class Heap:
                 found[room.start] = room
         return list(found.values())
 
+
+class Heap:
+    """Allocations in the file.
+
+    Args:
+        marked: fill new memory with what says that nothing has written it.
+
+    Attributes:
+        rooms: the allocations.
+    """
+
+    def __init__(self, *, marked: bool = False) -> None:
+        self.file = os.memfd_create("triton-ext-gpu")
+        os.ftruncate(self.file, SIZE)
+        self._mapped = mmap.mmap(self.file, SIZE)
+        self.bytes: Bytes = np.frombuffer(self._mapped, np.uint8)
+        self._marked = marked
+        self.rooms = Rooms()
+        self._next, self._made, self.used = 0, 0, 0
+        self._holes: list[tuple[int, int]] = []
+
+    def close(self) -> None:
+        """Give the memory back."""
+        os.close(self.file)
+
+    def allocate(self, size: int, kind: str = DEVICE, name: str = "") -> Room:
+        """Memory of so many bytes. Raises CudaError: there is none left."""
+        self._made += 1
+        room = Room(0, size, 0, kind, name or f"allocation {self._made}")
+        offset = self._fit(room.taken)
+        room = replace(room, start=START + offset, offset=offset)
+        self.rooms.add(room)
+        self.used += size
+        if self._marked and kind == DEVICE and name in ("", OF_MALLOC):
+            data = self.bytes[offset : offset + size]
+            data[:] = np.resize(EMPTY, size)
+        return room
+
+    def register(self, start: int, size: int) -> Room:
+        """Memory for pages of the program, which keep their address."""
+        if any(self.rooms.overlapping(start, size)):
+            raise CudaError(_INVALID, "a part of this memory is registered already")
+        self._made += 1
+        granted = mmap.PAGESIZE
+        room = Room(start, size, 0, HOST, f"registered memory {self._made}")
+        at = self._fit(room.taken + granted)
+        room = replace(room, offset=-(-at // granted) * granted)
+        self.rooms.add(room)
+        self.used += size
+        return room
+
+    def take_pages(self, size: int) -> int:
+        """The offset in the file of memory for whole pages, which has no address yet."""
+        at = self._fit(size + mmap.PAGESIZE)
+        self.used += size
+        return -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
+
+    def give_pages(self, offset: int, size: int) -> None:
+        """Give that memory back."""
+        self._mapped.madvise(mmap.MADV_REMOVE, offset, size)
+        self._holes.append((offset, size))
+        self.used -= size
+
+    def grant(self, start: int, size: int, offset: int) -> None:
+        """Let an address have a part of the file that was taken."""
+        self._made += 1
+        self.rooms.add(Room(start, size, offset, DEVICE, f"mapped memory {self._made}"))
+
+    def withdraw(self, start: int) -> None:
+        """Take it back."""
+        self.rooms.remove(start)
+
+    def _fit(self, taken: int) -> int:
+        if self._next + taken <= SIZE:
+            offset = self._next
+            self._next += taken
+            return offset
+        for at, (first, size) in enumerate(self._holes):
+            if size >= taken:
+                self._holes[at] = (first + taken, size - taken)
+                return first
+        raise CudaError(_NO_MEMORY)
+
+    def free(self, address: int) -> Room:
+        """Free what begins at an address. Raises CudaError: nothing does."""
+        room = self.rooms.remove(address)
+        if room is None:
+            known = self.rooms.find(address)
+            where = f"is {address - known.start} bytes into {known.name}" if known else "is unknown"
+            raise CudaError(_INVALID, f"{address:#x} {where}: only what begins there can be freed")
+        self.used -= room.size
+        if room.size >= mmap.PAGESIZE:
+            first = -(-room.offset // mmap.PAGESIZE) * mmap.PAGESIZE
+            whole = (room.offset + room.size - first) // mmap.PAGESIZE * mmap.PAGESIZE
+            if whole:
+                self._mapped.madvise(mmap.MADV_REMOVE, first, whole)
+        self._holes.append((room.offset, room.taken))
+        return room
+
     def allocation(self, room: Room) -> Allocation:
         """The memory, for a launch."""
         end = room.offset + -(-room.size // 16) * 16  # TMA stores write whole 16 bytes
@@ -210,15 +224,16 @@ class Heap:
     def check(self, address: int, size: int, what: str) -> None:
         """Check that a range is in one allocation, or has nothing to do with the GPU's memory.
         Raises CudaError: it leaves its allocation."""
-        room, end = self.find(address), address + size
-        while room is not None and room.end < end and (after := self.find(room.end)) is not None:
+        find, end = self.rooms.find, address + size
+        room = find(address)
+        while room is not None and room.end < end and (after := find(room.end)) is not None:
             room = after  # mapped one behind the other
         if room is not None and end <= room.end:
             return
         if room is None and not START <= address < START + SPACE:
             return
         if room is None:
-            gone = self.freed(address)
+            gone = self.rooms.freed(address)
             why = f"lies in {gone.name}, which was freed" if gone else "is in no allocation"
         else:
             why = f"leaves {room.name}, which has {room.size} bytes, by {end - room.end}"

@@ -30,19 +30,19 @@ class ProgramMemory(GlobalMemory):
 
     def free(self, address: int) -> None:
         """Give back what a thread of this launch, or of one before, was given."""
-        room = self._heap.find(address)
+        room = self._heap.rooms.find(address)
         if room is not None and self._known(address, 1) is None:
             self.add(self._heap.allocation(room))
         super().free(address)
         self._heap.free(address)
 
     def _find(self, memory: GlobalMemory, address: int) -> list[Allocation]:
-        room = self._heap.find(address)
+        room = self._heap.rooms.find(address)
         return [] if room is None else [self._heap.allocation(room)]
 
     def _describe(self, address: int, width: int) -> str:
         text = super()._describe(address, width)
-        gone = self._heap.freed(address)
+        gone = self._heap.rooms.freed(address)
         if gone is not None:
             return f"{text}; it was in {gone.name} ({gone.size} bytes), which was freed"
         if not START <= address < START + SPACE and address > 1 << 16:

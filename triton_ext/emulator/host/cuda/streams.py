@@ -23,8 +23,7 @@ class Streams(Allocations):
         super().__init__(heap)
         self.gpu = gpu
         self._streams: dict[int, tuple[int, int]] = {}
-        self._events: dict[int, Event] = {}
-        self._untimed: set[int] = set()
+        self._events: dict[int, tuple[Event, int]] = {}  # with its flags
         self._handles = itertools.count(0x1000, 16)
 
     def cuStreamCreate(self, flags: int, priority: int = 0) -> Results:
@@ -77,16 +76,14 @@ class Streams(Allocations):
     cuStreamWaitValue32 = functools.partialmethod(_wait, 4)
     cuStreamWaitValue64 = functools.partialmethod(_wait, 8)
 
-    def _event(self, handle: int) -> Event:
+    def _event(self, handle: int) -> tuple[Event, int]:
         if handle not in self._events:
             raise CudaError(INVALID_HANDLE)
         return self._events[handle]
 
     def cuEventCreate(self, flags: int) -> Results:
         handle = next(self._handles)
-        self._events[handle] = Event(self.gpu)
-        if flags & _DISABLE_TIMING:
-            self._untimed.add(handle)
+        self._events[handle] = Event(self.gpu), flags
         return (handle,)
 
     def cuEventDestroy(self, event: int) -> Results:
@@ -95,7 +92,7 @@ class Streams(Allocations):
         return ()
 
     def cuEventRecord(self, event: int, stream: int, flags: int = 0) -> Results:
-        self._event(event).record()
+        self._event(event)[0].record()
         return ()
 
     cuEventRecordWithFlags = cuEventRecord
@@ -107,7 +104,7 @@ class Streams(Allocations):
     cuEventQuery = cuEventSynchronize
 
     def cuEventElapsedTime(self, begin: int, end: int) -> Results:
-        between = self._event(begin), self._event(end)
-        if {begin, end} & self._untimed:
+        (first, of_first), (last, of_last) = self._event(begin), self._event(end)
+        if (of_first | of_last) & _DISABLE_TIMING:
             raise CudaError(INVALID_HANDLE, "an event that was created without timing has no time")
-        return (struct.pack("<f", between[0].elapsed_time(between[1])),)
+        return (struct.pack("<f", first.elapsed_time(last)),)
