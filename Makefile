@@ -120,7 +120,7 @@ oracle: setup installed
 		$(PYTEST_ARGS)
 	export CORPUS_TIER=3 TRITON_EXT_FUZZ=5; $(PYTEST) tests/passes tests/kernels tests/hardware \
 		tests/layouts tests/ptx tests/mlir tests/test_integers.py tests/emulator/test_kernels.py \
-		tests/docs/test_layouts_page.py $(PYTEST_ARGS)
+		tests/docs/test_layouts_page.py tests/docs/test_upstream.py $(PYTEST_ARGS)
 	export CORPUS_TIER=3; $(PYTEST) tests/ops tests/distributed $(PYTEST_ARGS)
 	export FUZZ=2000; $(RUN) -m pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)
 	$(RUN) tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)

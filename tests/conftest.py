@@ -59,6 +59,7 @@ LONG = {
     "test_every_basis_matters": "3.7.1",
     "test_other_releases": "3.7.1",
     "test_chains_of_views": "3.7.1",
+    "test_reproductions": "3.7.1",
     "test_what_a_release_cannot_do": "3.7.1",
     "test_other_releases_of_triton": "3.8.0",
     "test_kernels_of_the_corpus": CORPUS,

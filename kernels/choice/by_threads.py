@@ -119,14 +119,14 @@ class ThreadConstants:
         beyond: elements that are read with each run of contiguous ones of a tile, besides them.
     """
 
-    launch: float = 0.991e-6
-    turn: float = 5.12e-7
-    load: float = 2.59e-9
-    copy: float = 9.96e-9
-    store: float = 5.04e-7
-    parts: float = 1.87e-6
-    part: float = 4.97e-7
-    memory_bytes: float = 3.34e12
+    launch: float = 1.06e-6
+    turn: float = 4.96e-7
+    load: float = 2.3e-9
+    copy: float = 9.68e-9
+    store: float = 5.88e-7
+    parts: float = 2.5e-6
+    part: float = 4.87e-7
+    memory_bytes: float = 3.38e12
     beyond: int = 16
 
 

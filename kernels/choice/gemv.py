@@ -68,16 +68,16 @@ class GemvConstants:
         k_major_bytes, memory_bytes: that the GPU reads.
     """
 
-    launch: float = 1.39e-6
-    k_major_turn: float = 4.68e-7
-    turn: float = 2.42e-7
-    chunk: float = 7.77e-9
-    product: float = 1.75e-9
-    k_major_product: float = 2.23
-    parts: float = 3.05e-6
-    part: float = 4.38e-8
+    launch: float = 1.53e-6
+    k_major_turn: float = 4.32e-7
+    turn: float = 5.91e-7
+    chunk: float = 7.59e-9
+    product: float = 9.89e-10
+    k_major_product: float = 3.7
+    parts: float = 1.06e-6
+    part: float = 3.06e-8
     k_major_bytes: float = 4.6e12
-    memory_bytes: float = 3.5e12
+    memory_bytes: float = 3.12e12
 
 
 FITTED = GemvConstants()

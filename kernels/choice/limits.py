@@ -10,10 +10,9 @@
 - the waves: tiles come in groups of as many as there are SMs, and the last group takes as long as a
   full one, unless its tiles are cut along K.
 
-The constants are fitted by ``python -m benchmarks.fit``, but for the rate of gathered rows, which
-is that of one product (131,072 rows of 4 KiB, tiles of 128x128: ``benchmarks/notes``). All formulas
-are over many kernels at a time (`Table`), so that a choice among a thousand takes a few
-milliseconds.
+The constants are fitted by ``python -m benchmarks.fit``, but for the rates of gathered rows, which
+are those of one product in three tiles (``benchmarks/notes``). All formulas are over many kernels
+at a time (`Table`), so that a choice among a thousand takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -41,7 +40,8 @@ class Constants:
         power_flops_8: the same with 8-bit operands.
         step: what a product of tiles takes longer than its operations.
         load_bytes: that an SM loads from the L2 cache, by TMA.
-        gather_bytes: of rows that indices name, that an SM's warps copy.
+        gathering_bytes: the same if its warps copy rows of A one by one.
+        gather_bytes: of such rows.
         copy: what each further copy of a product's tiles takes, where the loads are the limit.
         cache_bytes: that all SMs together load from the L2 cache.
         misaligned: the fraction by which a row of a tile in two lines takes longer.
@@ -63,6 +63,7 @@ class Constants:
     power_flops_8: float = 1.7e15
     step: float = 4.73e-08
     load_bytes: float = 1.18e11
+    gathering_bytes: float = 7.4e10
     gather_bytes: float = 3.5e10
     copy: float = 1.95e-08
     cache_bytes: float = 1.74e13
@@ -187,7 +188,9 @@ def _compute_seconds(table: Table, work: Division, loaded: Array, constants: Con
     rate = constants.tensor_flops * 2 / table.element_bytes
     step = flops / rate + constants.step
     copies = table.sharing_consumers + table.right_copies
-    load = loaded / constants.load_bytes + (copies - 1) * constants.copy
+    gathers = table.gathered_rows > 0
+    loads = np.where(gathers, constants.gathering_bytes, constants.load_bytes)
+    load = loaded / loads + (copies - 1) * constants.copy
     gathered = table.gathered_rows * table.block_k * table.element_bytes / constants.gather_bytes
     slowest = np.maximum(np.maximum(step, load), gathered)
     seconds = (work.waves + work.part) * work.k_tiles * slowest

@@ -17,7 +17,7 @@ def python_blocks(page):
 def test_matmul():
     pytest.importorskip("torch")
     pytest.importorskip("triton")
-    (block,) = python_blocks("matmul.md")
+    block, _models = python_blocks("matmul.md")
     names: dict[str, object] = {}
     exec(block, names)
     assert names["c"].isfinite().all()

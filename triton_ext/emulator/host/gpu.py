@@ -121,7 +121,7 @@ class EmulatedGpu(Timed):
             launch = replace(
                 launch,
                 allocated=functools.partial(allocated, ttgir, program.arch),
-                permutations=functools.partial(permutations, ttgir),
+                permutations=functools.cache(functools.partial(permutations, ttgir)),
             )
         launch = replace(launch, binary=cubin)
         number = self.launches

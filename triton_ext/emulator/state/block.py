@@ -87,7 +87,8 @@ class Launch:
         """Raise LayoutFault if a TMA store or a product takes its tile in another layout than it is
         written in, as far as is known."""
         source = at.source if at is not None and self.checks.layouts else None
-        if source and (why := self.permutations().get(source_line(source.file, source.line))):
+        known = self.permutations() if source else {}
+        if source and known and (why := known.get(source_line(source.file, source.line))):
             raise LayoutFault(f"{why}. (If this is meant: check_layouts=False)")
 
     @property
