@@ -229,7 +229,8 @@ def matmul_by_threads(
             acc += tl.load(bias + columns, mask=columns < n, other=0.0).to(tl.float32)[None, :]
         inside = (rows < m)[:, None] & (columns < n // C_UNIT * C_UNIT)[None, :]
         if RESIDUAL:
-            where = rows.to(tl.int64)[:, None] * residual_row + columns[None, :] * residual_column
+            where = rows.to(tl.int64)[:, None] * residual_row
+            where += columns.to(tl.int64)[None, :] * residual_column
             where += matrix.to(tl.int64) * residual_matrix
             acc += beta * tl.load(residual + where, mask=inside, other=0.0).to(tl.float32)
         acc = activated(acc, ACTIVATION)

@@ -332,7 +332,7 @@ def gemv(
                 column = vector if OF_A else each
                 x += gl.load(bias + column, mask=inside, other=0.0).to(gl.float32)
             if RESIDUAL:
-                where = residual + matrix * residual_matrix + vector * residual_vector
+                where = residual + matrix * residual_matrix + vector.to(gl.int64) * residual_vector
                 added = gl.load(where + each * residual_output, mask=inside, other=0.0)
                 x += beta * added.to(gl.float32)
             if ACTIVATION is not None:
