@@ -44,6 +44,27 @@ class Reversed(Gated):
         return self.down_proj(self.up_proj(x) * self.act_fn(self.gate_proj(x)))
 
 
+class Halves(Gated):
+    """Gate and up are one layer, as in Phi-3."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.gate_up_proj = nn.Linear(32, 96, bias=True)
+        del self.gate_proj, self.up_proj
+
+    def forward(self, x):
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(up * self.act_fn(gate))
+
+
+class Swapped(Halves):
+    """The other half is activated: no gated product of ours."""
+
+    def forward(self, x):
+        up, gate = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(up * self.act_fn(gate))
+
+
 class Shared(Gated):
     """The gate's sums are used once more, so that they must be made."""
 
@@ -85,6 +106,8 @@ def launches(monkeypatch):
         (Reversed, ("relu",), "reglu"),
         (Plain, ("gelu", True), "gelu"),
         (Gated, ("silu", True), "silu"),  # gated products of two biases are two
+        (Halves, ("gelu",), "geglu"),
+        (Swapped, ("silu",), None),
         (Shared, ("silu",), None),
         (Branching, ("silu",), None),
     ],

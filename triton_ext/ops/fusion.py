@@ -16,8 +16,9 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from triton_ext.ops.device import active_emulator, find_gpu
+from triton_ext.ops.epilogue import ACTIVATION_FUNCTIONS
 from triton_ext.ops.functional import linear
-from triton_ext.ops.gates import FUNCTIONS, GATES
+from triton_ext.ops.gates import FUNCTIONS, GATES, columns_after
 from triton_ext.ops.operators import defined
 from triton_ext.ops.types import HALF_TYPES
 
@@ -48,7 +49,7 @@ def activated(
         input: (..., K).
         weight, up: (N, K).
         bias: (N,), without an up.
-        activation: a name of `FUNCTIONS`.
+        activation: a name of `ACTIVATION_FUNCTIONS`; of `FUNCTIONS`, with an up.
     """
     if torch.compiler.is_compiling():  # which cannot look where tensors are
         made: Tensor = _operator(input, weight, up, bias, activation)
@@ -60,7 +61,7 @@ def _activated(
     input: Tensor, weight: Tensor, up: Tensor | None, bias: Tensor | None, activation: Any
 ) -> Tensor:
     if not _has_kernels(input, weight):
-        sums = FUNCTIONS[activation](functional.linear(input, weight, bias))
+        sums = ACTIVATION_FUNCTIONS[activation](functional.linear(input, weight, bias))
         return sums if up is None else sums * functional.linear(input, up)
     if up is None:
         return linear(input, weight, bias, activation=activation)
@@ -95,7 +96,7 @@ def _pair(first: Tensor, second: Tensor) -> Tensor | None:
 def _fake(
     input: Tensor, weight: Tensor, up: Tensor | None, bias: Tensor | None, activation: str
 ) -> Tensor:
-    return input.new_empty((*input.shape[:-1], weight.shape[0]))
+    return input.new_empty((*input.shape[:-1], columns_after(activation, weight.shape[0])))
 
 
 _operator = defined(
@@ -110,9 +111,10 @@ def fuse_activations(model: nn.Module) -> list[str]:
 
     A module is changed whose parameters are those of linear layers right below it, and in whose
     `forward` a relu, silu or gelu follows one of them; or a product of that and of another linear
-    layer of the same input (swiglu, reglu, geglu). It keeps its parameters, their names and its
-    hooks. The weights of gate and up are laid one after the other; after these were moved
-    (``model.to``), products and activation are launches of their own, until it is called again.
+    layer of the same input (swiglu, reglu, geglu), or of the second half of the outputs whose first
+    half is activated (``chunk(2, dim=-1)``). It keeps its parameters, their names and its hooks.
+    The weights of gate and up are laid one after the other; after these were moved (``model.to``),
+    products and activation are launches of their own, until it is called again.
 
     Only where no gradients are asked for does a changed module work otherwise than before: in
     training the sums before an activation are kept, and nothing would be gained. Nor under
@@ -173,33 +175,82 @@ def _change(module: nn.Module) -> _Change | None:
     gated: list[tuple[str, str]] = []
     for node in [*graph.nodes]:
         activation = _activation(node, module)
-        first = None if activation is None else _product(node.args[0], linears)
-        if first is None:
+        match = None if activation is None else _match(node, activation, linears)
+        if match is None:
             continue
-        gone, gate, up = [node, first], first.target, None
-        if len(node.users) == 1:
-            user = next(iter(node.users))
-            second = _product(_other_factor(user, node), linears)
-            if second is not None and _are_pair(first, second, linears):
-                gone, up = [user, *gone, second], second.target
-                gated.append((gate, up))
-        called += [gate] if up is None else [gate, up]
-        with graph.inserting_before(gone[0]):
-            bias = linears[gate].bias
-            tensors = [
-                None if name is None else graph.get_attr(name)
-                for name in (
-                    f"{gate}.weight", None if up is None else f"{up}.weight",
-                    None if bias is None else f"{gate}.bias",
-                )
-            ]  # fmt: skip
-            made = graph.call_function(activated, (first.args[0], *tensors, activation))
-        gone[0].replace_all_uses_with(made)
-        for each in gone:
+        called += match.linears
+        gate, *ups = match.linears
+        gated += [(gate, up) for up in ups]
+        last = match.nodes[0]
+        with graph.inserting_before(last):
+            weight, bias = (
+                None if getattr(linears[gate], name) is None else graph.get_attr(f"{gate}.{name}")
+                for name in ("weight", "bias")
+            )
+            up = graph.get_attr(f"{ups[0]}.weight") if ups else None
+            arguments = match.input, weight, up, bias, match.activation
+            last.replace_all_uses_with(graph.call_function(activated, arguments))
+        for each in match.nodes:
             graph.erase_node(each)
     if not called:
         return None
     return _Change(type(fx.GraphModule(module, graph)).forward, called, gated)
+
+
+class _Match(NamedTuple):
+    """What becomes one launch.
+
+    Attributes:
+        nodes: those that go, each before what it uses.
+        linears: the layer, or gate and up.
+        input: that of the layers.
+        activation: a name of `ACTIVATION_FUNCTIONS`.
+    """
+
+    nodes: Sequence[Any]
+    linears: Sequence[str]
+    input: Any
+    activation: str
+
+
+def _match(node: fx.Node, activation: str, linears: Mapping[str, nn.Linear]) -> _Match | None:
+    """What becomes one launch with an activation."""
+    user = next(iter(node.users)) if len(node.users) == 1 else None
+    other = None if user is None else _other_factor(user, node)
+    first = _product(node.args[0], linears)
+    if first is None:
+        halves = _halves(node.args[0], other)
+        first = None if halves is None else _product(halves.args[0], linears)
+        if first is None or activation not in GATED:
+            return None
+        nodes = [user, node, node.args[0], other, halves, first]
+        return _Match(nodes, [first.target], first.args[0], GATED[activation])
+    second = _product(other, linears)
+    if second is not None and _are_pair(first, second, linears):
+        pair = [first.target, second.target]
+        return _Match([user, node, first, second], pair, first.args[0], activation)
+    return _Match([node, first], [first.target], first.args[0], activation)
+
+
+def _halves(gate: Any, up: Any) -> Any:
+    """The node whose first and second half of the last dimension two nodes are, and are alone."""
+    if not all(
+        isinstance(each, fx.Node)
+        and each.op == "call_function"
+        and each.target is operator.getitem
+        and each.args[1] == which
+        and len(each.users) == 1
+        for which, each in enumerate((gate, up))
+    ):
+        return None
+    whole = gate.args[0]
+    is_chunk = (whole.op, whole.target) in (
+        ("call_method", "chunk"),
+        ("call_function", torch.chunk),
+    )
+    given = dict(zip(("input", "chunks", "dim"), whole.args, strict=False)) | whole.kwargs
+    in_two = is_chunk and given.get("chunks") == 2 and given.get("dim") == -1
+    return whole if in_two and {*whole.users} == {gate, up} else None
 
 
 def _activation(node: fx.Node, module: nn.Module) -> str | None:
