@@ -117,7 +117,7 @@ def test_the_command(site: Path, tmp_path):
     settings = environment(site) | {"TRITON_CACHE_DIR": str(tmp_path)}
     finished = subprocess.run(command, capture_output=True, text=True, env=settings)
     assert finished.returncode == 1, finished.stderr
-    said = "operand_overwritten.py:30: error: multiply: registers of A of 1 wgmma"
+    said = "operand_overwritten.py:28: error: multiply: registers of A of 1 wgmma"
     assert said in finished.stderr
     assert "HGMMA.64x128x16.F32.BF16" in finished.stderr
 

@@ -71,10 +71,11 @@ def offered_product(call: Call, *, leaves: bool = False) -> Tensor | None:
         if matrix is not None:
             made_once = offered_product(matrix, leaves=leaves)
             return None if made_once is None else _as_batch(made_once, matrix, call)
-        plan = _plan(gpu, call)
-        turned = transposed(call) if plan is None else None
+        lies = call.out is None or is_writable(call.out)
+        turned = None if lies else transposed(call)
         if turned is not None and turned.out is not None and is_writable(turned.out):
             return None if offered_product(turned, leaves=leaves) is None else call.out
+        plan = _plan(gpu, call)
     if call.out is not None and (plan is None or plan.overlaps(call)):
         return call.out.copy_(product(call._replace(out=None)))
     assert plan is not None  # there always is one to new memory
