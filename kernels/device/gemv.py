@@ -46,7 +46,7 @@ def parts_at_a_time(number, vectors, length):
 
 @gluon.constexpr_function
 def along(dim, layout):
-    """Of a tensor along one dimension of another one."""
+    """The layout of a vector that lies along one dimension of a matrix."""
     for other in reversed(range(layout.rank)):
         if other != dim:
             layout = gl.SliceLayout(other, layout)

@@ -209,8 +209,8 @@ def test_a_tile_that_tma_takes_out_again(written, read_as):
 
 
 def swizzled_address(row, byte, width):
-    """Of a byte in a tile of 64 rows of 128 bytes: boxes of `width` bytes a row, Swizzle<B, 4, 3>
-    (PTX ISA, "Swizzling Modes")."""
+    """The place of a byte in a tile of 64 rows of 128 bytes: boxes of `width` bytes a row,
+    Swizzle<B, 4, 3> (PTX ISA, "Swizzling Modes")."""
     address = byte // width * 64 * width + row * width + byte % width
     return address ^ (address >> 3 & (width // 16 - 1) << 4)
 

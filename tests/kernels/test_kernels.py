@@ -335,7 +335,7 @@ for each in pkgutil.iter_modules(device.__path__, device.__name__ + "."):
 
 @pytest.mark.parametrize("site", triton_sites())
 def test_each_release_reads_the_source_of_what_runs_on_a_gpu(site):
-    """Of targets of assignments, for one: 3.7 knows no tuples of tuples."""
+    """Targets of assignments, for one: 3.7 knows no tuples of tuples."""
     paths = [str(site)] * (site is not None) + [str(installed_folder("triton_ext").parent)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(

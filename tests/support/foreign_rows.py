@@ -28,7 +28,7 @@ def product() -> str:
 
 
 def digest(parts: Iterable[Path | str]) -> str:
-    """Of texts and files."""
+    """The digest of texts and files."""
     found = hashlib.sha256()
     for part in parts:
         found.update(part.encode() if isinstance(part, str) else part.read_bytes())

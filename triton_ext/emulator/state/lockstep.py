@@ -62,7 +62,7 @@ class Lockstep(Cluster):
 
 
 class LockstepPlace(Place):
-    """Of the blocks of a `Lockstep`: their threads follow each other, block by block."""
+    """The place of a `Lockstep`'s blocks: their threads follow each other, block by block."""
 
     def __init__(self, cluster: Lockstep) -> None:
         launch, numbers = cluster.machine.launch, cluster.numbers

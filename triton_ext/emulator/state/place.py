@@ -17,7 +17,7 @@ Index = tuple[int, int, int]
 
 
 class Place:
-    """Of one block.
+    """Where the threads of a block are.
 
     Args:
         index: its own, in the grid.
