@@ -65,6 +65,14 @@ class Swapped(Halves):
         return self.down_proj(up * self.act_fn(gate))
 
 
+class Dropping(Gated):
+    """What a forward does depends on the mode."""
+
+    def forward(self, x):
+        dropped = nn.functional.dropout(self.act_fn(self.gate_proj(x)), 1.0, self.training)
+        return self.down_proj(dropped)
+
+
 class Shared(Gated):
     """The gate's sums are used once more, so that they must be made."""
 
@@ -80,7 +88,7 @@ class Branching(Gated):
 
 def model_of(kind, *arguments):
     torch.manual_seed(0)
-    return nn.Sequential(kind(*arguments), nn.Identity()).bfloat16()
+    return nn.Sequential(kind(*arguments), nn.Identity()).bfloat16().eval()
 
 
 @pytest.fixture
@@ -123,6 +131,21 @@ def test_what_is_fused(launches, kind, arguments, expected):
     assert launches == ([] if expected is None else [expected])
     with torch.no_grad():
         assert (made.double() - exact(x.double())).abs().max() < 2e-2
+
+
+@pytest.mark.parametrize("mode", [False, True])
+def test_the_mode_is_that_of_the_call(launches, mode):
+    """Whatever it was when the model was changed."""
+    model, x = model_of(Dropping), torch.randn(24, 32).bfloat16()
+    with torch.no_grad():
+        expected = model(x)
+        triton_ext.fuse_activations(model.train(mode))
+        assert all(each.training is mode for each in model.modules())
+        with triton_ext.emulate("sm_90"):
+            assert (model.eval()(x) - expected).abs().max() < 2e-2
+            assert launches == ["silu"]
+            assert torch.equal(model.train()(x), torch.zeros_like(expected))
+    assert launches == ["silu"]
 
 
 def test_training_is_as_before(launches):

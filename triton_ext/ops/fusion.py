@@ -116,9 +116,9 @@ def fuse_activations(model: nn.Module) -> list[str]:
     The weights of gate and up are laid one after the other; after these were moved (``model.to``),
     products and activation are launches of their own, until it is called again.
 
-    Only where no gradients are asked for does a changed module work otherwise than before: in
-    training the sums before an activation are kept, and nothing would be gained. Nor under
-    autocast, nor where a linear layer was replaced, or has hooks.
+    Only in evaluation mode (``model.eval()``), where no gradients are asked for, does a changed
+    module work otherwise than before: in training the sums before an activation are kept, and
+    nothing would be gained. Nor under autocast, nor where a linear layer was replaced or has hooks.
 
     Args:
         model: on the device, and of the type, that it stays with.
@@ -167,10 +167,14 @@ def _change(module: nn.Module) -> _Change | None:
     theirs = {id(each) for layer in linears.values() for each in layer.parameters()}
     if not linears or any(id(each) not in theirs for each in module.parameters()):
         return None
+    modes = {each: each.training for each in module.modules()}
     try:
-        graph = _Tracer().trace(module)
+        graph = _Tracer().trace(module.eval())  # what asks for the mode is traced in this one
     except Exception:  # whatever its forward does with what is no tensor
         return None
+    finally:
+        for each, mode in modes.items():
+            each.training = mode
     called: list[str] = []
     gated: list[tuple[str, str]] = []
     for node in [*graph.nodes]:
@@ -306,6 +310,8 @@ def _subclass(original: type[nn.Module], change: _Change) -> type[nn.Module]:
 
     def forward(self: Any, *arguments: Any, **others: Any) -> Any:
         if torch.is_grad_enabled() or torch.is_autocast_enabled():
+            return original.forward(self, *arguments, **others)
+        if any(each.training for each in self.modules()):
             return original.forward(self, *arguments, **others)
         if not all(_is_plain(getattr(self, name)) for name in change.linears):
             return original.forward(self, *arguments, **others)
