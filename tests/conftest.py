@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import shutil
 import sys
 import zlib
@@ -118,6 +119,23 @@ def torch_draws_the_same_numbers(request: pytest.FixtureRequest):
     """A test's random tensors are the same in each run, whichever tests ran before."""
     if torch := sys.modules.get("torch"):
         torch.manual_seed(zlib.crc32(request.node.name.encode()))
+
+
+@pytest.fixture(autouse=True)
+def triton_has_its_own_settings():
+    """A test sets Triton's knobs by the environment: one that is set in Python, even to the value
+    it has, hides the environment, and with it the cache folder, from all tests that follow."""
+    before = os.environ.get("TRITON_CACHE_DIR")
+    yield
+    if before is None:
+        os.environ.pop("TRITON_CACHE_DIR", None)  # torch.compile sets it
+    else:
+        os.environ["TRITON_CACHE_DIR"] = before
+    if knobs := sys.modules.get("triton.knobs"):
+        for group in vars(knobs).values():
+            if isinstance(group, knobs.base_knobs):
+                left = group.knob_descriptors.keys() & vars(group).keys()
+                assert not left, f"the test leaves knobs set: {left}"
 
 
 @pytest.fixture

@@ -71,8 +71,7 @@ def test_a_graph_runs_at_its_replays(problem):
 
 def test_what_autotuners_keep_on_disk_is_for_the_emulator_alone(tmp_path, monkeypatch):
     """A GPU of the same architecture measures for itself; another emulated one need not."""
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
-
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     configs = [triton.Config({"block": block}) for block in (64, 128)]
 
     def launched(**options):

@@ -116,17 +116,22 @@ def kernel(x, y, in_helper: tl.constexpr):
 """
 
 
+@pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize("second", ["kernel", "copied"])
 @pytest.mark.parametrize("in_helper", [False, True])
 def test_a_kernel_from_the_cache_names_the_file_at_hand(
-    in_helper, second, compiled, tmp_path, monkeypatch
+    in_helper, second, linked, compiled, tmp_path, monkeypatch
 ):
     """Triton's cache knows a kernel by its text: it was compiled in another checkout, or of
-    a copy by another name."""
+    a copy by another name; or another checkout is reached through links."""
     named = []
     for checkout, module in (("first", "kernel"), ("second", second)):
         folder = tmp_path / checkout / "lib"
-        folder.mkdir(parents=True)
+        real = tmp_path / "real" / checkout if linked else folder
+        real.mkdir(parents=True)
+        if linked:
+            folder.parent.mkdir()
+            folder.symlink_to(real)
         (folder / "helper.py").write_text(HELPER)
         (folder / f"{module}.py").write_text(KERNEL.format(package="lib"))
         with monkeypatch.context() as patch:

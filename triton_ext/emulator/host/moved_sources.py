@@ -34,15 +34,18 @@ def as_loaded(ptx: str, source: str) -> str:
         alike = [files[first[1]]]
     if source in names or len(alike) != 1 or not here.is_file():
         return ptx
-    before, now = Path(alike[0]).parent, here.resolve().parent
-    while before.name and before.name == now.name:  # up to what has another name
-        before, now = before.parent, now.parent
+    moves = []
+    for now in (here.parent, here.resolve().parent):  # as it was loaded, and where links lead
+        before = Path(alike[0]).parent
+        while before.name and before.name == now.name:  # up to what has another name
+            before, now = before.parent, now.parent
+        moves.append((before, now))
 
     def moved(name: str) -> str:
         if name == alike[0]:
             return source
         path = Path(name)
-        found = now / path.relative_to(before) if path.is_relative_to(before) else path
-        return str(found) if found.is_file() else name
+        found = (now / path.relative_to(old) for old, now in moves if path.is_relative_to(old))
+        return str(next((each for each in found if each.is_file()), name))
 
     return FILE_DIRECTIVE.sub(lambda found: found[0].replace(found[2], moved(found[2])), ptx)
