@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from triton_ext.emulator.errors import SynchronizationFault, UnreadCopy
+from triton_ext.emulator.errors import SynchronizationFault, UnreadCopy, UnreadSums
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.leniencies import LAST_STORE
 from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.stamps import GRANULE
+from triton_ext.emulator.state.tensor_memory import Cells, TensorMemory
 
 
 def check_awaited(cta: Cta) -> None:
@@ -39,6 +40,21 @@ def check_awaited(cta: Cta) -> None:
                         copy.instruction,
                         cta.describe(lanes),
                     )
+
+
+def check_unread_sums(memory: TensorMemory, cells: Cells) -> None:
+    """Raise UnreadSums if a product is about to overwrite sums of an earlier one, and nobody has
+    read them.
+    """
+    found = memory.unread(cells)
+    if found is not None and (at := memory.products.get(found[2])):
+        lane, column, _ = found
+        raise UnreadSums(
+            f"tensor memory lane {lane}, column {column} is overwritten by tcgen05.mma (D), which"
+            f" does not add to it; the product at {at.source or f'PTX line {at.line}'} wrote it,"
+            " and nobody has read it since: enable-input-d (use_acc) is false once too often, or a"
+            " product is not needed"
+        )
 
 
 def check_unread(shared: SharedMemory, start: int, size: int) -> None:
