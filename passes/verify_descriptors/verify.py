@@ -26,6 +26,7 @@ from triton_ext.passes.frame.base import (
     ReportOptions,
     compiler_pass,
 )
+from triton_ext.passes.verify_descriptors.compared import Compared
 from triton_ext.passes.verify_descriptors.meaning.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.meaning.expected_products import wrong_formats
 from triton_ext.passes.verify_descriptors.meaning.kinds import IN_ORDER
@@ -113,8 +114,8 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
     elif not diagnostics:
         for function in found:
             if function.kernel.is_entry:
-                comparison = TraceComparison(expectations, function, groups, matching, launched)
-                traces += comparison.run()
+                compared = Compared.of(expectations, function, groups, matching, launched)
+                traces += TraceComparison(compared).run()
         looked_at = {id(function.kernel) for function in found}
         for kernel in compilation.ptx.kernels:
             if id(kernel) not in looked_at:

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+import plan_launch  # noqa: E402
 from covers import in_turn, pairwise  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
@@ -589,6 +590,85 @@ def test_the_drop_in_takes_recipes():
         )
     assert torch.equal(made, expected)
     assert torch.equal(older, expected)
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_mm"), reason="torch has no scaled_mm")
+@pytest.mark.parametrize(
+    ("m", "n", "k", "rows", "columns"),
+    [(8, 48, 600, 1, 1), (256, 48, 600, 128, 1), (7, 16, 96, 1, 1)],
+)
+def test_recipes_as_torch_has_their_scales(m, n, k, rows, columns):
+    """Those of 1 x 128 along K second for b, too; of 128 x 128 first, padded to a multiple of 4."""
+    kind, functional = torch.nn.functional.ScalingType, torch.nn.functional
+    recipes = {1: kind.BlockWise1x128, 128: kind.BlockWise128x128}
+    generator = torch.Generator().manual_seed(k)
+
+    def as_torch_has_them(scales, together):
+        if together == 1:
+            return scales.t().contiguous().t()
+        padded = torch.full((len(scales), -(-scales.shape[1] // 4) * 4), float("nan"))
+        padded[:, : scales.shape[1]] = scales
+        return padded.t()
+
+    (a, scale_a, x), (b, scale_b, y) = (
+        scaled(generator, size, k, together) for size, together in ((m, rows), (n, columns))
+    )
+    scale_a, scale_b = as_torch_has_them(scale_a, rows), as_torch_has_them(scale_b, columns)
+    with triton_ext.emulate("sm_90"), triton_ext.drop_in():
+        made = functional.scaled_mm(
+            a, b.t(), scale_a, recipes[rows], scale_b, recipes[columns],
+            output_dtype=torch.float32,
+        )  # fmt: skip
+    assert torch.equal(made, (x @ y.t()).float())
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_mm"), reason="torch has no scaled_mm")
+@pytest.mark.parametrize(("name", "rows"), [("mxfp8", 1), ("mxfp4", 7), ("nvfp4", 130)])
+def test_the_drop_in_takes_what_blackwell_scales(name, rows):
+    """As torchao and vLLM call them, by recipes and without; nvfp4 with two scales, too."""
+    kind, swizzle = torch.nn.functional.ScalingType, torch.nn.functional.SwizzleType
+    generator = torch.Generator().manual_seed(rows)
+    (a, scale_a, x), (b, scale_b, y) = (
+        plan_launch.block_scaled(name, size, 160, generator) for size in (rows, 48)
+    )
+    if name != "mxfp8":
+        a, b = a.view(torch.float4_e2m1fn_x2), b.view(torch.float4_e2m1fn_x2)
+    bias = integers(generator, 48)
+    exact = x @ y.t()
+    recipe = kind.BlockWise1x16 if name == "nvfp4" else kind.BlockWise1x32
+    wholes = torch.tensor(0.5), torch.full((1,), 0.25)
+    pair, swizzled = [recipe, kind.TensorWise], swizzle.SWIZZLE_32_4_4
+    with triton_ext.emulate("sm_100"), triton_ext.drop_in():
+        older = torch._scaled_mm(a, b.t(), scale_a, scale_b, bias=bias, out_dtype=torch.bfloat16)
+        newer = torch.nn.functional.scaled_mm(
+            a, b.t(), scale_a, recipe, scale_b, recipe, swizzled, swizzled,
+            output_dtype=torch.float32,
+        )  # fmt: skip
+        if name == "nvfp4":
+            both = [swizzled, swizzle.NO_SWIZZLE]
+            for _ in range(3):  # the third is a shortcut
+                two = torch.nn.functional.scaled_mm(
+                    a, b.t(), [scale_a, wholes[0]], pair, [scale_b, wholes[1]], pair, both, both,
+                    output_dtype=torch.float32,
+                )  # fmt: skip
+                assert torch.equal(two, (exact / 8).float())
+    assert torch.equal(older, (exact + bias.double()).bfloat16())
+    assert torch.equal(newer, exact.float())
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_the_drop_in_takes_products_of_int8(arch):
+    generator = torch.Generator().manual_seed(9)
+    a, b = (
+        torch.randint(-128, 128, s, generator=generator).to(torch.int8) for s in ((3, 96), (72, 96))
+    )
+    out = torch.empty(3, 72, dtype=torch.int32)
+    with triton_ext.emulate(arch) as gpu, triton_ext.drop_in():
+        made = torch._int_mm(a, b.t())
+        torch._int_mm(a, b.t(), out=out)
+        assert gpu.launches == 2
+    assert torch.equal(made.double(), a.double() @ b.double().t())
+    assert torch.equal(out, made)
 
 
 def test_groups_are_traced():

@@ -399,7 +399,7 @@ def scaled_mm(
         scales = whole_a, whole_b, blocks_a, blocks_b
         epilogue = epilogue_from((*added, *scales, not use_fast_accum, None, None, None, None))
         call = call._replace(epilogue=epilogue)
-    _check_blocks(a, m, n, blocks_a, blocks_b)
+    check_blocks(a, m, n, blocks_a, blocks_b)
     wholes = (("scale_a", whole_a, (m, 1)), ("scale_b", whole_b, (1, n)))
     for name, scale, shape in wholes:
         if scale is None and blocks_a is not None:
@@ -517,7 +517,7 @@ def _check_fp32_blocks(
         )
 
 
-def _check_blocks(
+def check_blocks(
     a: Tensor, m: int, n: int, blocks_a: Tensor | None, blocks_b: Tensor | None
 ) -> None:
     """Raise LayoutError unless neither operand has blocks, or both as many scales as they must."""

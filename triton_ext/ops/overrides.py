@@ -27,8 +27,10 @@ from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice.candidates import is_new
 from triton_ext.ops import shortcuts
 from triton_ext.ops.call import Call, call_of
+from triton_ext.ops.checks import by_tensor_cores
 from triton_ext.ops.device import active_emulator, offers, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
+from triton_ext.ops.functional import check_blocks
 from triton_ext.ops.grouped import scaled_call
 from triton_ext.ops.operands import TMA_ALIGNMENT
 from triton_ext.ops.plans import cached, signature
@@ -147,6 +149,10 @@ def _scaled_mm(
         made = shortcuts.repeated_with(function, a, b, *others)
         if made is not None:
             return made
+    if scale_a.dtype.itemsize == 1:
+        if use_fast_accum or scale_result is not None:
+            return None
+        return _block_scaled_mm(a, b, (scale_a,), (scale_b,), bias, out_dtype, out)
     dtype = out_dtype or (a if out is None else out).dtype
     common = use_fast_accum and a.dtype == b.dtype
     if (
@@ -182,6 +188,39 @@ def _scaled_mm(
     return _kept(Call(a, b, epilogue, dtype, out), function, others)
 
 
+def _block_scaled_mm(
+    a: Tensor, b: Tensor, scales_a: Sequence[Tensor], scales_b: Sequence[Tensor],
+    bias: Tensor | None, out_dtype: torch.dtype | None, out: Tensor | None,
+) -> Tensor | None:  # fmt: skip
+    """A product of mxfp8, mxfp4 or nvfp4, which Blackwell's tensor cores scale. `scales_a`,
+    `scales_b`: of blocks, as these take them, and of the whole operand, if it has such a one."""
+    function = "_scaled_mm", out_dtype, False
+    others = *scales_a, *scales_b, bias
+    if out is None and len(scales_a) == 2:
+        made = shortcuts.repeated_with(function, a, b, *others)
+        if made is not None:
+            return made
+    dtype = out_dtype or (a if out is None else out).dtype
+    if not (
+        dtype in WIDE_TYPES
+        and _fits(2, a, b, out)
+        and (out is None or out.dtype == dtype)
+        and _is_bias(bias, dtype, b.shape[1], a)
+        and all(scale.device == a.device for scale in (*scales_a, *scales_b))
+        and by_tensor_cores(a, b, scales_a[0].dtype)
+    ):
+        return None
+    try:
+        check_blocks(a, a.shape[0], b.shape[1], scales_a[0], scales_b[0])
+    except LayoutError:  # PyTorch says so
+        return None
+    wholes = (*scales_a[1:], *scales_b[1:]) or (None, None)
+    epilogue = Epilogue(
+        bias, scale_a=wholes[0], scale_b=wholes[1], blocks_a=scales_a[0], blocks_b=scales_b[0]
+    )
+    return _kept(Call(a, b, epilogue, dtype, out), function, others)
+
+
 def _kept(call: Call, function: tuple[Any, ...], others: Sequence[Tensor | None]) -> Tensor:
     """The product of a call that fits, whose like has a shortcut from its second time on."""
     plan = cached(signature(call))
@@ -212,22 +251,51 @@ def _are_blocks(scale_a: Tensor, scale_b: Tensor, m: int, n: int, k: int) -> boo
     )
 
 
+TENSOR, ROWS, BLOCKS, SQUARES = "TensorWise", "RowWise", "BlockWise1x128", "BlockWise128x128"
+SCALED = {
+    (TENSOR, TENSOR), (ROWS, ROWS), (BLOCKS, SQUARES), (BLOCKS, BLOCKS), (SQUARES, BLOCKS)
+}  # fmt: skip
+"""How a and b may be scaled with fp32 alone, by the names of PyTorch's recipes."""
+BLOCK_SCALED: dict[tuple[str, ...], torch.dtype] = {
+    ("BlockWise1x32",): torch.float8_e8m0fnu,
+    ("BlockWise1x16",): torch.float8_e4m3fn,
+    ("BlockWise1x16", TENSOR): torch.float8_e4m3fn,
+}
+"""How both may be for Blackwell's tensor cores, and the type of the scales of their blocks."""
+
+
+def _names(recipes: list[int]) -> tuple[str, ...]:
+    return tuple(RECIPES.get(each, "") for each in recipes)
+
+
+def _for_tensor_cores(
+    a: list[Tensor], recipe_a: list[int], swizzle_a: list[int],
+    b: list[Tensor], recipe_b: list[int], swizzle_b: list[int],
+) -> bool:  # fmt: skip
+    """Whether scales are one of `BLOCK_SCALED`, and lie as the tensor cores take them."""
+    names = _names(recipe_a)
+    wanted = BLOCK_SCALED.get(names)
+    return (
+        wanted is not None
+        and names == _names(recipe_b)
+        and swizzle_a[:1] == swizzle_b[:1] == [SWIZZLED]
+        and not any((*swizzle_a[1:], *swizzle_b[1:]))
+        and len(a) == len(b) == len(names)
+        and a[0].dtype == b[0].dtype == wanted
+        and all(each.dtype == torch.float32 and each.numel() == 1 for each in (*a[1:], *b[1:]))
+    )
+
+
 def _one(scales: list[Tensor], recipes: list[int], swizzles: list[int]) -> str | None:
     """How an operand is scaled, if it has one tensor of scales, as it lies; else None."""
     plain = len(scales) == len(recipes) == 1 and not any(swizzles)
     return RECIPES.get(recipes[0]) if plain else None
 
 
-def _in_k_blocks(scales: Tensor, recipe: str, k: int) -> Tensor:
-    """Scales of b without those that PyTorch pads 128 x 128 blocks with, to a multiple of 4."""
-    return scales[: blocks_of(k)] if recipe == "BlockWise128x128" else scales
-
-
-SCALED = {
-    ("TensorWise", "TensorWise"), ("RowWise", "RowWise"), ("BlockWise1x128", "BlockWise128x128"),
-    ("BlockWise1x128", "BlockWise1x128"), ("BlockWise128x128", "BlockWise1x128"),
-}  # fmt: skip
-"""How a and b may be scaled."""
+def _by_rows(scales: Tensor, recipe: str, k: int) -> Tensor:
+    """The scales of an operand's rows (columns), or of blocks of these, along K, of those that
+    PyTorch takes: of 128 x 128 the transpose, along K padded to a multiple of 4."""
+    return scales[: blocks_of(k)].t() if recipe == SQUARES else scales
 
 
 def _scaled_mm_v2(
@@ -237,15 +305,37 @@ def _scaled_mm_v2(
     *, out: Tensor | None = None,
 ) -> Tensor | None:  # fmt: skip
     """The same, as ``torch.nn.functional.scaled_mm`` says it."""
+    if contraction_dim or a.dim() != 2 or b.dim() != 2:
+        return None
+    if _for_tensor_cores(scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b):
+        return _block_scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, out)
     found = _one(scale_a, recipe_a, swizzle_a), _one(scale_b, recipe_b, swizzle_b)
-    if found not in SCALED or contraction_dim or a.dim() != 2:
+    if found not in SCALED:
         return None
-    of_b = _in_k_blocks(scale_b[0], str(found[1]), a.shape[1])
-    if "BlockWise" in str(found[0]) and not _are_blocks(
-        scale_a[0], of_b, a.shape[0], b.shape[1], a.shape[1]
-    ):
+    of_a, of_b = scale_a[0], scale_b[0]
+    if BLOCKS in found:
+        if not of_a.dim() == of_b.dim() == 2:
+            return None
+        (m, k), n = a.shape, b.shape[1]
+        of_a, of_b = _by_rows(of_a, str(found[0]), k), _by_rows(of_b, str(found[1]), k)
+        if not (have_blocks(of_a, m, k) and have_blocks(of_b, n, k)):
+            return None
+        of_b = of_b.t()
+    return _scaled_mm(a, b, of_a, of_b, bias, None, out_dtype, use_fast_accum, out=out)
+
+
+def _int_mm(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None:
+    """A product of int8 in int32."""
+    function = ("_int_mm",)
+    if out is None:
+        made = shortcuts.repeated_with(function, a, b)
+        if made is not None:
+            return made
+    if not a.dtype == b.dtype == torch.int8 or not _fits(2, a, b, out):
         return None
-    return _scaled_mm(a, b, scale_a[0], of_b, bias, None, out_dtype, use_fast_accum, out=out)
+    if out is not None and out.dtype != torch.int32:
+        return None
+    return _kept(Call(a, b, NOTHING, torch.int32, out), function, ())
 
 
 def _grouped_mm(
@@ -328,9 +418,8 @@ def _scaled_grouped_mm_v2(
 ) -> Tensor | None:  # fmt: skip
     """The same, as ``torch.nn.functional.scaled_grouped_mm`` says it."""
     found = _one(scale_a, recipe_a, swizzle_a), _one(scale_b, recipe_b, swizzle_b)
-    mxfp8 = all(
-        swizzle == [SWIZZLED] and [RECIPES.get(each) for each in recipe] == ["BlockWise1x32"]
-        for recipe, swizzle in ((recipe_a, swizzle_a), (recipe_b, swizzle_b))
+    mxfp8 = a.dtype in FP8_TYPES and _for_tensor_cores(
+        scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b
     )
     if not (mxfp8 or found in SCALED) or contraction_dim:
         return None
@@ -348,6 +437,8 @@ PRODUCTS: dict[str, Callable[..., Tensor | None]] = {
     "addmm": _addmm,
     "addmm.out": _addmm,
     "addmm_": _addmm_in_place,
+    "_int_mm": _int_mm,
+    "_int_mm.out": _int_mm,
     "_scaled_mm": _scaled_mm,
     "_scaled_mm.out": _scaled_mm,
     "_scaled_mm_v2": _scaled_mm_v2,
@@ -462,7 +553,7 @@ class DropIn:
 
 
 def drop_in() -> DropIn:
-    """Send PyTorch's ``mm``, ``addmm``, ``bmm``, ``_scaled_mm``, ``_grouped_mm`` and
+    """Send PyTorch's ``mm``, ``addmm``, ``bmm``, ``_scaled_mm``, ``_int_mm``, ``_grouped_mm`` and
     ``_scaled_grouped_mm`` to this project's kernels, and with them what is made of these:
     ``matmul``, ``@``, ``linear``, ``torch.nn.functional.scaled_mm``, ``grouped_mm`` and
     ``scaled_grouped_mm``, their gradients, what ``torch.compile`` leaves to the library, models in
@@ -473,8 +564,9 @@ def drop_in() -> DropIn:
     overlap, and it ends when the last one ends. A graph that is captured meanwhile keeps what it
     captured.
 
-    Products of other types than fp16, bf16 and fp8, and on devices without kernels, go where they
-    went before; so do, on Hopper before Triton 3.9, those of fp8 without ``use_fast_accum``.
+    Products of other types than fp16, bf16, fp8, int8 and (on Blackwell) fp4, and on devices
+    without kernels, go where they went before; so do, on Hopper before Triton 3.9, those of fp8
+    without ``use_fast_accum``.
     Addends, alpha and beta are applied within the kernel. Tensors on the host are taken while an
     emulated GPU is active (`triton_ext.emulate`).
     """
