@@ -225,15 +225,6 @@ class TensorMemory:
         values: Words = _view(self.data, cells)
         return values
 
-    def unread(self, cells: Cells) -> tuple[int, int, int] | None:
-        """A lane, its column and the event of its last write, which nobody has read since; None if
-        all of the cells have been read."""
-        written, read = (
-            _stamps(table, cells, each=True) >> AGENT_BITS for table in (self.written, self.read)
-        )
-        lost = (written > 0) & (read < written)
-        return (*_first(cells, lost), int(written[lost][0])) if lost.any() else None
-
     def check_store(self, cells: Cells, seen: Seen, name: str, loaded: bool = False) -> None:
         """Raise SynchronizationFault unless the writer has seen all that used the cells. `loaded`:
         the writer has loaded the cells, and so has seen their last write."""
@@ -333,3 +324,13 @@ class TensorMemory:
             )
         why = f"tensor memory lane {lane}, column {column} is {what}, and {verb} {name}: {why}"
         raise SynchronizationFault(why)
+
+
+def unread(memory: TensorMemory, cells: Cells) -> tuple[int, int, int] | None:
+    """A lane, its column and the event of its last write, which nobody has read since; None if all
+    of the cells have been read."""
+    written, read = (
+        _stamps(table, cells, each=True) >> AGENT_BITS for table in (memory.written, memory.read)
+    )
+    lost = (written > 0) & (read < written)
+    return (*_first(cells, lost), int(written[lost][0])) if lost.any() else None

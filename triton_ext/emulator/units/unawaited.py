@@ -9,7 +9,7 @@ from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.leniencies import LAST_STORE
 from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.stamps import GRANULE
-from triton_ext.emulator.state.tensor_memory import Cells, TensorMemory
+from triton_ext.emulator.state.tensor_memory import Cells, TensorMemory, unread
 
 
 def check_awaited(cta: Cta) -> None:
@@ -46,7 +46,7 @@ def check_unread_sums(memory: TensorMemory, cells: Cells) -> None:
     """Raise UnreadSums if a product is about to overwrite sums of an earlier one, and nobody has
     read them.
     """
-    found = memory.unread(cells)
+    found = unread(memory, cells)
     if found is not None and (at := memory.products.get(found[2])):
         lane, column, _ = found
         raise UnreadSums(
