@@ -236,6 +236,7 @@ W{n}:
 SLICES = "".join(
     f" add.u64 %rd6, %rd5, {2 * number};\n"
     " @%p1 tcgen05.mma.cta_group::1.kind::f16 [%r9], %rd6, %rd6, %r13, %p6;\n"
+    " setp.eq.u32 %p6, 0, 0;\n"
     for number in range(4)
 )
 PRODUCT = f"""

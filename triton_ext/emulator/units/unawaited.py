@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from triton_ext.emulator.errors import SynchronizationFault, UnreadCopy
+from triton_ext.emulator.errors import SynchronizationFault, UnreadCopy, UnreadSums
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.leniencies import LAST_STORE
 from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.stamps import GRANULE
+from triton_ext.emulator.state.tensor_memory import Cells, TensorMemory, unread
 
 
 def check_awaited(cta: Cta) -> None:
@@ -59,6 +60,21 @@ def check_arrived(cta: Cta) -> None:
             " another block's",
             last.instruction,
             cta.describe(last.lanes),
+        )
+
+
+def check_unread_sums(memory: TensorMemory, cells: Cells) -> None:
+    """Raise UnreadSums if a product is about to overwrite sums of an earlier one, and nobody has
+    read them.
+    """
+    found = unread(memory, cells)
+    if found is not None and (at := memory.products.get(found[2])):
+        lane, column, _ = found
+        raise UnreadSums(
+            f"tensor memory lane {lane}, column {column} is overwritten by tcgen05.mma (D), which"
+            f" does not add to it; the product at {at.source or f'PTX line {at.line}'} wrote it,"
+            " and nobody has read it since: enable-input-d (use_acc) is false once too often, or a"
+            " product is not needed"
         )
 
 
