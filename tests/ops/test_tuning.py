@@ -539,7 +539,7 @@ def test_the_command(monkeypatch, gpu):
         tune_command, [*arguments, "--batch", "2", "--format", "json"], catch_exceptions=False
     )
     found = json.loads(done.output)
-    assert found["problem"]["batch"] == 2
+    assert (found["version"], found["problem"]["batch"]) == (1, 2)
     assert [row["seconds"] for row in found["measured"]] == [1, 2, 3, 4]
     assert found["torch_seconds"] == 5
 
