@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.step import Split, Step, Wait
 from triton_ext.emulator.schedule.observers import Observer
@@ -22,6 +21,7 @@ from triton_ext.emulator.schedule.schedule import Schedule
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import Addresses
 from triton_ext.ptx.parse import Instruction
 
 Thread = tuple[int, int, int]
@@ -161,13 +161,7 @@ class Accesses(Observer):
         self._schedule = schedule
 
     def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
+        self, cta: Cta, lanes: Lanes, space: str, addresses: Addresses, width: int, kind: str
     ) -> None:
         if space not in ("global", "shared"):
             return

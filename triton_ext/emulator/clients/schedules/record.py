@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triton_ext.emulator.clients.schedules.recorded import Recorded, as_bits, of_warp
 from triton_ext.emulator.clients.schedules.skeleton import Event
@@ -24,6 +23,7 @@ from triton_ext.emulator.state.barriers import MBarrier
 from triton_ext.emulator.state.block import AsyncOperation, Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import Addresses
 from triton_ext.emulator.units import warpgroup_products
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction, immediate
@@ -222,13 +222,7 @@ class Recorder(Observer):
                 self.of(cta).note(cta, part, "join", joins=tuple(joins), instruction=at)
 
     def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
+        self, cta: Cta, lanes: Lanes, space: str, addresses: Addresses, width: int, kind: str
     ) -> None:
         if kind == "load" and space in _READ_ONLY:
             return
