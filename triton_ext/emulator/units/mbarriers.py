@@ -239,8 +239,9 @@ def check_others(cta: Cta) -> None:
         if int(seen[agent]) < event:
             raise SynchronizationFault(
                 f"block {cta.index} may end before {cluster.agent_name(agent)} has accessed its"
-                " shared memory for the last time, and nothing orders the two: a wait for the"
-                " other blocks (barrier.cluster) is missing at its end"
+                f" shared memory for the last time{cluster.clocks.missing.line(event)}, and"
+                " nothing orders the two: a wait for the other blocks (barrier.cluster) is missing"
+                " at its end"
                 f"{cluster.clocks.missing.culprit(agent, event)}"
             )
 

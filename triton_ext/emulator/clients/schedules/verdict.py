@@ -18,7 +18,7 @@ ASSUMED = (
     "control flow, addresses and the values that decide them are those of this run",
     "what the emulator models is what the hardware does (docs/guide/emulator.md)",
     "a tensor core works, and its commits arrive in the own block, in the order of issue; a block"
-    " may end while a commit is on its way to it whose work is known to be done",
+    " may end while a commit to several is on its way to it whose work is known to be done",
     "fence.proxy.async orders what a fence does",
     "loops that wait for an mbarrier go on for as long as it takes",
     "of proxy fences, those between mbarrier.init and TMA, and between threads' reads and a copy"
