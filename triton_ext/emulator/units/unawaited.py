@@ -1,4 +1,5 @@
-"""Bulk copies that nobody has waited for when their block ends, or whose bytes nobody reads."""
+"""Bulk copies and arrivals that nobody has waited for when their block ends, and copies whose bytes
+nobody reads."""
 
 from __future__ import annotations
 
@@ -40,6 +41,26 @@ def check_awaited(cta: Cta) -> None:
                         copy.instruction,
                         cta.describe(lanes),
                     )
+
+
+def check_arrived(cta: Cta) -> None:
+    """Raise SynchronizationFault if a block may end before asynchronous work of its own arrives at
+    an mbarrier of its own for the last time.
+
+    Of a commit to several blocks it is enough that its work is known to be done, as at the end of
+    NVIDIA's MLA decoding (`triton_ext.emulator.units.mbarriers.check_others`).
+    """
+    for last in cta.under_way.arrivals.values():
+        if any(phase < barrier.awaited for barrier, phase in last.phases):
+            continue
+        (barrier, phase), *_ = last.phases
+        raise SynchronizationFault(
+            f"the block ends, and nobody has waited for this arrival at {barrier.name}, in phase"
+            f" {phase}, nor for a later one (mbarrier.try_wait): it could come when the memory is"
+            " another block's",
+            last.instruction,
+            cta.describe(last.lanes),
+        )
 
 
 def check_unread_sums(memory: TensorMemory, cells: Cells) -> None:
