@@ -21,6 +21,7 @@ from triton_ext.passes.verify_descriptors.running.register_functions import (
     unread,
 )
 from triton_ext.passes.verify_descriptors.running.thread_steps import (
+    RunningThread,
     SharedMemory,
     Steps,
     names_address,
@@ -146,17 +147,15 @@ class Tracer(Steps):
         of its warp, that one must have been run last. `bases`: where memory begins. `stores`:
         whether what it stores is kept for the threads that are run later."""
         trace = ThreadTrace()
-        self._elections = trace.elections
-        self._keeps, self.bases = stores, bases
+        self.bases, lane = bases, thread % WARP_THREADS
         self.shared = self._memories.setdefault(bases, SharedMemory())
         for slot, extra in self._symbols.items():
             self._initial[slot] = bases.shared + extra
-        self._loads, self._shuffles = {}, {}
-        self._lane = thread % WARP_THREADS
-        if not self._lane:
+        if not lane:
             self._told[bases] = {}
-        self._shuffled = self._told.setdefault(bases, {})
-        special = {"%tid.x": thread, "%laneid": thread % WARP_THREADS, "%tid.y": 0, "%tid.z": 0}
+        told = self._told.setdefault(bases, {})
+        self._thread = RunningThread(lane, stores, trace.elections, told)
+        special = {"%tid.x": thread, "%laneid": lane, "%tid.y": 0, "%tid.z": 0}
         for name, value in special.items():
             self._initial[self._slot(name, ())] = value
         self.registers = list(self._initial)
