@@ -22,6 +22,7 @@ from triton_ext.ops.checks import (
     check_order,
     checked,
     has_kernels,
+    pair_of,
 )
 from triton_ext.ops.eager import multiply, repeated, shortened, shortened_with
 from triton_ext.ops.epilogue import (
@@ -442,12 +443,7 @@ def scaled_mm(
 def _scales(name: str, given: Any) -> tuple[Tensor | None, Any]:
     """The scales of an operand's blocks, if there are any, and its other one."""
     if isinstance(given, (list, tuple)):
-        if len(given) != 2:
-            rule = "a sequence must have two: the scales of blocks, and an fp32 of one element"
-            raise LayoutError(f"scale_{name}", len(given), rule)
-        for each in given:
-            check_kind(f"scale_{name}", each, Tensor)
-        return given[0], given[1]
+        return pair_of(f"scale_{name}", given)
     if isinstance(given, Tensor):
         several_along_k = given.dim() == 2 and given.shape[1 if name == "a" else 0] > 1
         if given.dtype.itemsize == 1 or (given.dtype == torch.float32 and several_along_k):

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from triton_ext.emulator.host.blas import cublas_on_the_host
 from triton_ext.emulator.host.counting import Event, benchmarks_count
 from triton_ext.emulator.host.cuda_graphs import CUDAGraph, call, captured, graph
 from triton_ext.emulator.host.cute_dsl import as_on_device, cute_dsl
@@ -242,6 +243,7 @@ def cuda_on_the_host(current: Callable[[], Any]) -> Iterator[None]:
                 wrapped = wrapper(getattr(owner, name))
                 _patches.enter_context(mock.patch.object(owner, name, wrapped))
             _patches.enter_context(benchmarks_count(current))
+            _patches.enter_context(cublas_on_the_host())
             _patches.enter_context(cute_dsl(current))
     try:
         with Redirected():
