@@ -30,7 +30,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -296,11 +296,14 @@ def kept(text: str) -> dict[tuple[str, ...], dict[str, Any]]:
     return found
 
 
-def page(rows: Iterable[dict[str, Any]], changes: Iterable[tuple[str, Any]]) -> str:
+def page(
+    rows: Iterable[dict[str, Any]], changes: Iterable[tuple[str, Any]], left: Sequence[str] = ()
+) -> str:
     """The first part of ``docs/reference/foreign.md``.
 
     Args:
         changes: kernels with a fault of their own, and what mends it.
+        left: kernels that have no row.
     """
     rows = list(rows)
     right = sum(row["verdict"] == RIGHT for row in rows)
@@ -327,7 +330,8 @@ def page(rows: Iterable[dict[str, Any]], changes: Iterable[tuple[str, Any]]) -> 
         "",
         f"{right} of {len(rows)} rows are right, {strict} of them in strict mode, too; {theirs}"
         f" stop at a fault of their own, and are right without it; {earlier} are for an earlier"
-        f" Triton than 3.9; the passes found {alarms} errors.",
+        f" Triton than 3.9; the passes found {alarms} errors."
+        + (f" Not run yet: {', '.join(left)}." if left else ""),
         "",
         "| project | version | kernel | GPU | verdict | strict | launches | errors of passes |"
         " seconds |",
@@ -344,6 +348,17 @@ def page(rows: Iterable[dict[str, Any]], changes: Iterable[tuple[str, Any]]) -> 
     for kernel, change in changes:
         lines.append(f"| {kernel} | {change} |")
     return "\n".join([*lines, ""])
+
+
+def not_run(projects: Iterable[Any], rows: Container[tuple[str, str, str]]) -> list[str]:
+    """The kernels without a row, as the page names them."""
+    return [
+        f"{project.package}'s {kernel} ({arch})"
+        for project in projects
+        for arch in project.gpus
+        for kernel in project.kernels(arch)
+        if (project.package, kernel, arch) not in rows
+    ]
 
 
 def put(heading: str, text: str) -> None:
@@ -432,7 +447,8 @@ def main() -> int:
         left |= number < len(project.kernels(arch))
         if arguments.write:
             _, heading, rest = PAGE.read_text(encoding="utf-8").partition(f"\n{CUDA}\n")
-            PAGE.write_text(page(written.values(), changes) + heading + rest, encoding="utf-8")
+            text = page(written.values(), changes, not_run(PROJECTS, written))
+            PAGE.write_text(text + heading + rest, encoding="utf-8")
     return 1 if wrong else UNFINISHED if left else 0
 
 

@@ -67,6 +67,13 @@ def _cases(namespace: type) -> dict[str, Callable[[], Pairs]]:
     return {name: function for name, function in members if not name.startswith("_")}
 
 
+TENSOR_CORES = ("sm_90", "sm_100")
+
+
+def _only(namespace: type) -> dict[str, tuple[str, ...]]:
+    return dict.fromkeys(_cases(namespace), TENSOR_CORES)
+
+
 def _numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(*shape).to(dtype)
 
@@ -228,7 +235,7 @@ class Sglang:
         codes, scales = ops.per_token_group_quant_int8(x, 128)
         yield codes.float() * scales.repeat_interleave(128, 1), x.float(), 0.02
 
-    def block_fp8_matmul() -> Pairs:
+    def block_int8_matmul() -> Pairs:
         ops = importlib.import_module("sglang.kernels.ops.gemm.int8_kernel")
         a, b = (torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((32, 256), (128, 256)))
         sa, sb = torch.rand(32, 2), torch.rand(1, 2)
@@ -389,7 +396,6 @@ CHOSEN: dict[str, Any] = {"arch": "sm_90"}
 TILELANG_NEEDS = ("apache-tvm-ffi<0.1.13,>=0.1.11", "z3-solver<4.15.5,>=4.13.0", "cloudpickle",
                   "ml_dtypes", "psutil", "tqdm")  # fmt: skip
 """What TileLang 0.1.15 needs, but for torch and its extension of it."""
-TENSOR_CORES = ("sm_90", "sm_100")
 VLLM = (
     "vllm.v1.attention.ops", "vllm.v1.kv_cache_interface", "vllm.lora.ops",
     "vllm.model_executor.determinism", "vllm.model_executor.layers.fused_moe.fused_moe",
@@ -408,7 +414,7 @@ VLLM_VALUES = {
 }
 PROJECTS = (
     Project("liger-kernel", cases=_mixed_in("LigerKernels") | _cases(serving.Liger),
-            only={"swiglu_mlp": TENSOR_CORES}),
+            only=_only(serving.Liger)),
     Project("torchao", cases=_cases(Torchao)),
     Project("flag_gems", needs=("pyyaml", "sqlalchemy", "packaging"),
             environment=(("GEMS_VENDOR", "nvidia"),), cases=_cases(FlagGems),
@@ -435,8 +441,8 @@ PROJECTS = (
             bare=("flash-linear-attention", "fla-core"), cases=_cases(serving.FlashLinear)),
     Project("unsloth", ("unsloth.kernels",), cases=_cases(Unsloth)),
     Project("sglang", ("sglang.kernels.ops",), cases=_cases(Sglang) | _cases(serving.Sglang),
-            only={"gluon_decode_attention": ("sm_100",)}),
+            only=_only(serving.Sglang) | {"gluon_decode_attention": ("sm_100",)}),
     Project("vllm", VLLM, VLLM_VALUES, environment=(("PYTHONPATH", "{folder}/vllm/third_party"),),
-            views_differ=("matmul_ogs",), cases=_cases(Vllm) | _cases(serving.Vllm),
-            mended=serving.VLLM),
+            views_differ=("lora", "matmul_ogs"), only=_only(serving.Vllm),
+            cases=_cases(Vllm) | _cases(serving.Vllm)),
 )  # fmt: skip

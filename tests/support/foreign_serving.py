@@ -454,20 +454,3 @@ SAGE = {
 }  # fmt: skip
 """SageAttention 1.0.6, where 64 divides not the number of keys: those past the last one, which are
 zeros, take part; and the scale of a block that is not there is read."""
-_COLUMNS = """\
-    offset_n = tl.arange(0, BLOCK_N) + pid_n * BLOCK_N
-    rbn = {}
-
-    # Identify A and B block pointers
-    offset_k = tl.arange(0, BLOCK_K)
-"""
-_ROUND = "offset_n % N"
-VLLM = {
-    "lora": Change(
-        "vllm/lora/ops/triton_ops/kernel_utils.py",
-        _COLUMNS.format(f"tl.max_contiguous(tl.multiple_of({_ROUND}, BLOCK_N), BLOCK_N)"),
-        _COLUMNS.format(_ROUND),
-    )
-}
-"""vLLM 0.33.0: columns that go round after N are called contiguous, so that what lies past the last
-weights is read."""
