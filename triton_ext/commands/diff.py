@@ -32,7 +32,6 @@ from triton_ext.render.difference import (
 )
 from triton_ext.timeline.difference import compare_timelines
 
-JSON_VERSION = 1
 _LISTINGS = {"ptx": "PTX", "mlir": "TTGIR", "trace": "trace"}
 _Thing = tuple[str, Any]
 """What is compared: "layout" and a dump, "descriptor" and a number, or a listing and its text."""
@@ -179,7 +178,6 @@ def _legal(dump: LayoutDump, what: str) -> LayoutDump:
 def _as_json(found: Comparison) -> dict[str, Any]:
     first = found.first
     return {
-        "version": JSON_VERSION,
         "kind": found.kind,
         "same": first is None,
         "first": None if first is None else {**vars(first), "says": found.says},

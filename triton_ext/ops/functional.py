@@ -22,6 +22,7 @@ from triton_ext.ops.checks import (
     check_order,
     checked,
     has_kernels,
+    pair_of,
 )
 from triton_ext.ops.derivatives import refuse_tangents
 from triton_ext.ops.eager import multiply, repeated, shortened, shortened_with
@@ -400,7 +401,7 @@ def scaled_mm(
         scales = whole_a, whole_b, blocks_a, blocks_b
         epilogue = epilogue_from((*added, *scales, not use_fast_accum, None, None, None, None))
         call = call._replace(epilogue=epilogue)
-    _check_blocks(a, m, n, blocks_a, blocks_b)
+    check_blocks(a, m, n, blocks_a, blocks_b)
     wholes = (("scale_a", whole_a, (m, 1)), ("scale_b", whole_b, (1, n)))
     for name, scale, shape in wholes:
         if scale is None and blocks_a is not None:
@@ -442,12 +443,7 @@ def scaled_mm(
 def _scales(name: str, given: Any) -> tuple[Tensor | None, Any]:
     """The scales of an operand's blocks, if there are any, and its other one."""
     if isinstance(given, (list, tuple)):
-        if len(given) != 2:
-            rule = "a sequence must have two: the scales of blocks, and an fp32 of one element"
-            raise LayoutError(f"scale_{name}", len(given), rule)
-        for each in given:
-            check_kind(f"scale_{name}", each, Tensor)
-        return given[0], given[1]
+        return pair_of(f"scale_{name}", given)
     if isinstance(given, Tensor):
         several_along_k = given.dim() == 2 and given.shape[1 if name == "a" else 0] > 1
         if given.dtype.itemsize == 1 or (given.dtype == torch.float32 and several_along_k):
@@ -517,7 +513,7 @@ def _check_fp32_blocks(
         )
 
 
-def _check_blocks(
+def check_blocks(
     a: Tensor, m: int, n: int, blocks_a: Tensor | None, blocks_b: Tensor | None
 ) -> None:
     """Raise LayoutError unless neither operand has blocks, or both as many scales as they must."""

@@ -63,6 +63,27 @@ class SharedMemory:
             self.written.setdefault(address + i, []).append(byte)
 
 
+@dataclass
+class RunningThread:
+    """The thread that is run.
+
+    Attributes:
+        lane: its number in its warp.
+        keeps: whether what it stores is kept for the threads that are run later.
+        elections: each ``elect.sync`` that it has executed.
+        shuffled: what the warp's first thread has given, by the `id` of a shuffle, in order.
+        shuffles: how often the thread has executed each of these.
+        loads: how often it has loaded from each address of shared memory.
+    """
+
+    lane: int = 0
+    keeps: bool = True
+    elections: list[Instruction] = field(default_factory=list)
+    shuffled: dict[int, list[Number]] = field(default_factory=dict)
+    shuffles: dict[int, int] = field(default_factory=dict)
+    loads: dict[int, int] = field(default_factory=dict)
+
+
 def names_address(address: str) -> bool:
     """Whether the text itself, not a register, says where in shared memory something is."""
     return not address.startswith(("[%", "[ %"))
@@ -100,11 +121,7 @@ class Steps:
         self._scopes: dict[str, set[tuple[int, ...]]] = {}
         for variable in kernel.variables:
             self._scopes.setdefault(variable.name, set()).add(variable.scope)
-        self._loads: dict[int, int] = {}
-        self._shuffled: dict[int, list[Number]] = {}
-        self._shuffles: dict[int, int] = {}
-        self._elections: list[Instruction] = []
-        self._lane, self._keeps = 0, True
+        self._thread = RunningThread()
 
     # ------------------------------------------------------------------------- operands
 
@@ -163,8 +180,6 @@ class Steps:
         slot = self._slot(text, scope)
         return lambda registers: registers[slot]
 
-    # ----------------------------------------------------------------------------- running
-
     # ----------------------------------------------------------------- single instructions
 
     def _compiled(self, instruction: Instruction, targets: list[int]) -> Function:
@@ -218,10 +233,10 @@ class Steps:
         is_whole = immediate(instruction.operands[-1]) in (-1, _ALL_LANES)
 
         def elect(registers: Registers) -> None:
-            self._elections.append(instruction)
+            self._thread.elections.append(instruction)
             for slot in targets:
                 registers[slot] = 0  # the lane that is elected
-            registers[targets[-1]] = int(not self._lane) if is_whole else OF_SOME_LANES
+            registers[targets[-1]] = int(not self._thread.lane) if is_whole else OF_SOME_LANES
 
         return elect
 
@@ -237,12 +252,12 @@ class Steps:
             value = value if is_whole else OF_SOME_LANES
             for slot in targets:
                 registers[slot] = None
-            said = self._shuffled.setdefault(key, [])
-            if not self._lane:
+            said = self._thread.shuffled.setdefault(key, [])
+            if not self._thread.lane:
                 said.append(value)
             else:
-                at = self._shuffles.get(key, 0)
-                self._shuffles[key] = at + 1
+                at = self._thread.shuffles.get(key, 0)
+                self._thread.shuffles[key] = at + 1
                 value = said[at] if at < len(said) else None
             registers[targets[0]] = value
 
@@ -309,7 +324,7 @@ class Steps:
 
         def store(registers: Registers) -> None:
             start, found = address(registers), source(registers)
-            if isinstance(start, int) and self._keeps:
+            if isinstance(start, int) and self._thread.keeps:
                 values = found if isinstance(found, tuple) else (found,)
                 for i, value in enumerate(values):
                     number = value if isinstance(value, int) else None
@@ -323,7 +338,7 @@ class Steps:
 
         def allocate(registers: Registers) -> None:
             start = address(registers)
-            if isinstance(start, int) and self._keeps:
+            if isinstance(start, int) and self._thread.keeps:
                 self.shared.store(start, 4, self.bases.tensor)
 
         return allocate
@@ -331,10 +346,8 @@ class Steps:
     def _load(self, instruction: Instruction, targets: list[int]) -> Function:
         """From shared memory, or from global memory, which holds `contents`."""
         address = self._reader(instruction.operands[1], instruction.scope)
-        size, is_named = (
-            opcode_width(instruction.opcode) // 8,
-            names_address(instruction.operands[1]),
-        )
+        size = opcode_width(instruction.opcode) // 8
+        is_named = names_address(instruction.operands[1])
         is_global = instruction.opcode.startswith("ld.global")
 
         def load(registers: Registers) -> None:
@@ -351,8 +364,8 @@ class Steps:
 
     def _loaded(self, address: int, size: int, is_named: bool) -> Number:
         """A number; where the text names the address, the last one is loaded again and again."""
-        count = self._loads.get(address, 0)
-        self._loads[address] = count + 1
+        count = self._thread.loads.get(address, 0)
+        self._thread.loads[address] = count + 1
         total = 0
         for i in range(size):
             values = self.shared.written.get(address + i)

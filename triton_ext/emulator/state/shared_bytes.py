@@ -185,10 +185,14 @@ class SharedBytes:
                 " mbarrier.inval must come first"
             )
         found = int(np.broadcast_to(others, late.shape)[lane, byte])
-        other = found & AGENT
+        other, event, missing = found & AGENT, found >> EVENT, self.clocks.missing
+        name, hint = self.block.agent_name(other), self.describe(address)
+        hint += missing.culprit(other, event)
+        if not hint and name.startswith("warp "):
+            hint = ": a barrier between them is missing"
         raise SynchronizationFault(
-            f"shared address {address:#x} {what} {self.block.agent_name(other)}, and nothing orders"
-            f" the two{self.describe(address)}{self.clocks.missing.culprit(other, found >> EVENT)}"
+            f"shared address {address:#x} {what} {name}{missing.line(event)}, and nothing orders"
+            f" the two{hint or ': a wait for that is missing, or a barrier after the wait'}"
         )
 
     def describe(self, offset: int) -> str:
