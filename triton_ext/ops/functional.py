@@ -24,6 +24,7 @@ from triton_ext.ops.checks import (
     has_kernels,
     pair_of,
 )
+from triton_ext.ops.derivatives import refuse_tangents
 from triton_ext.ops.eager import multiply, repeated, shortened, shortened_with
 from triton_ext.ops.epilogue import (
     NOTHING,
@@ -36,7 +37,6 @@ from triton_ext.ops.epilogue import (
     number,
     sum_epilogue,
 )
-from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangents
 from triton_ext.ops.gates import Gate
 from triton_ext.ops.products import product
 from triton_ext.ops.scales import (
@@ -49,7 +49,7 @@ from triton_ext.ops.scales import (
 from triton_ext.ops.shapes import canonical
 from triton_ext.ops.types import SCALE_LENGTHS, bias_type
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu"] | Gate
+Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu"] | Gate
 Fallback = Literal["torch"]
 Scales = Tensor | Sequence[Tensor]
 
@@ -101,8 +101,9 @@ def matmul(
             slow.
         b: (..., K, N) or (K,), likewise.
         bias: what can be broadcast to the output, of its type; bf16 for an output of fp8.
-        activation: "relu", "gelu" (with erf), "gelu_tanh" or "silu"; or gated: N must be even
-            then, the bias is for N columns, and there is no residual.
+        activation: "relu", "gelu" (with erf), "gelu_tanh", "quick_gelu" (x times the logistic
+            function of 1.702 x) or "silu"; or gated: N must be even then, the bias is for N
+            columns, and there is no residual.
         residual: what can be broadcast to the output, of its type.
         beta: what the residual is multiplied with; if 0, the residual is not read, and its gradient
             is zero.
@@ -151,9 +152,9 @@ def _made(call: Call, fallback: Fallback | None = None) -> Tensor:
     if is_left:
         made, late = torch.matmul(call.a, call.b), call.epilogue
         made = made if call.out_dtype is None else made.to(call.out_dtype)
-    elif has_tangent(call):
-        return dual_product(_made, call)
     else:
+        if call.out is not None:
+            refuse_tangents((call.a, call.b, *call.epilogue), "what is written to an out")
         bare, gradient = is_bare(call), wants_gradient(call)
         plain, shape, late = canonical(call, gradient)
         if call.out is not None and late.gate is None:
@@ -431,7 +432,6 @@ def scaled_mm(
     if bias is not None:
         bias = bias.to(bias_type(out_dtype))
         call = call._replace(epilogue=epilogue._replace(bias=bias))
-    refuse_tangents(a, b, whole_a, whole_b, bias)
     if is_bare(call):
         return product(call)
     return registered.scaled_mm(

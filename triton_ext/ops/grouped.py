@@ -14,12 +14,12 @@ from triton_ext.errors import LayoutError
 from triton_ext.kernels.element_types import SCALE_BLOCK
 from triton_ext.ops import checks, products
 from triton_ext.ops.call import Call, is_bare, wants_gradient
+from triton_ext.ops.derivatives import differentiate, refuse_derivatives
 from triton_ext.ops.eager import repeated, shortened_with
 from triton_ext.ops.epilogue import NOTHING, Epilogue
-from triton_ext.ops.forward_mode import refuse_tangents
 from triton_ext.ops.functional import Scales, matmul
 from triton_ext.ops.gates import GATES, Gate
-from triton_ext.ops.grouped_gradients import backward, keep
+from triton_ext.ops.grouped_gradients import backward, keep, tangent
 from triton_ext.ops.operators import defined_product, library
 from triton_ext.ops.scales import for_tensor_cores, have_blocks, same_shape, scale_columns
 from triton_ext.ops.types import SCALE_LENGTHS
@@ -360,7 +360,6 @@ def _made(
     if call.groups == "rows" and wants_gradient(call):
         raise LayoutError("requires_grad", True, "there is no gradient with counts; detach a and b")
     epilogue = call.epilogue
-    refuse_tangents(call.a, call.b, *epilogue)
     if is_bare(call) and not wants_gradient(call):
         return products.product(call)
     if epilogue.fp32_accumulation or epilogue.scale_a is not None or epilogue.blocks_a is not None:
@@ -417,4 +416,5 @@ scaled_operator = defined_product(
     " Tensor? blocks_a, Tensor? blocks_b, ScalarType out_dtype, bool use_fast_accum," + ARGUMENTS,
     _scaled, products.product, None,
 )  # fmt: skip
-torch.library.register_autograd(operator, backward, setup_context=keep, lib=library)
+differentiate(library, operator, keep, backward, tangent)
+refuse_derivatives(library, scaled_operator)

@@ -51,11 +51,11 @@ _ASKING = re.compile(r"(@\S+ )?ld\.\S*(acquire|relaxed|volatile)")
 
 
 class Recorder(Observer):
-    """Records clusters of one launch.
+    """The observer that records some clusters of one launch.
 
     Args:
-        clusters: their numbers in the grid.
-        costs: what lines of the PTX became, if that is known.
+        clusters: the numbers of these clusters in the grid.
+        costs: what the instructions cost that each PTX line became, if that is known.
     """
 
     def __init__(self, clusters: Collection[int], costs: Mapping[int, Cost]) -> None:
@@ -103,7 +103,7 @@ class Recorder(Observer):
             HANDLERS[kind.handle](self._now, cta, block, warps)
 
     def _use(self, block: Block, step: Step, warps: Iterable[int]) -> None:
-        """Warps wait for loads whose registers the instruction names."""
+        """Let warps wait for the loads whose registers the instruction names."""
         for number in warps:
             warp = block.warps[number]
             if warp.loads:
@@ -240,7 +240,7 @@ class Recorder(Observer):
     # ------------------------------------------------------------------------- the result
 
     def trace(self, launch: Launch, name: str, registers: int) -> Trace:
-        """What was recorded of a launch."""
+        """The record of the launch."""
         now = self._now
         clusters = {number: cluster.trace() for number, cluster in now.clusters.items()}
         return Trace(
