@@ -18,9 +18,8 @@ from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.leniencies import REMOTE_SCOPE
-from triton_ext.emulator.state.memory import RANK_SHIFT
+from triton_ext.emulator.state.memory import RANK_SHIFT, Addresses
 from triton_ext.emulator.units.mbarriers import (
-    Addresses,
     arrives_from_afar,
     by_address,
     find,

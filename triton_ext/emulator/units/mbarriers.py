@@ -12,11 +12,15 @@ from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock, RemoteArrival
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.leniencies import ADDRESS, INIT_AGAIN
-from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, SHARED_WINDOW, WINDOW_SHIFT
+from triton_ext.emulator.state.memory import (
+    RANK_SHIFT,
+    SHARED_BASE,
+    SHARED_WINDOW,
+    WINDOW_SHIFT,
+    Addresses,
+)
 from triton_ext.hardware.alignments import MBARRIER
 from triton_ext.ptx.parse import Instruction
-
-Addresses = NDArray[np.int64]
 
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
 MBARRIER_BYTES = MBARRIER.multiple
