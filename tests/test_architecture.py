@@ -10,7 +10,7 @@ import pytest
 from sites import CHECKOUT
 
 MOST_MEMBERS, MOST_PARAMETERS, MOST_LINES = 25, 12, 600
-OPERATORS = {"triton_ext/ops/grouped.py", "triton_ext/ops/overrides.py"}
+OPERATORS = {"triton_ext/ops/grouped.py", "triton_ext/ops/torch_products.py"}
 """Functions with the parameters of torch's operators."""
 OPTIONS = {"emulate", "run_ptx"}
 """Public functions whose parameters are the options of a run."""

@@ -33,10 +33,10 @@ from triton_ext.ops import (  # noqa: E402
     checks,
     device,
     launches,
-    overrides,
     planning,
     plans,
     rule,
+    torch_products,
     tuned,
     tuning,
 )
@@ -394,7 +394,7 @@ def measured(gpu, monkeypatch):
 
     monkeypatch.setattr(tuning, "measure", noted)
     monkeypatch.setattr(tuning, "device_seconds", seconds)
-    monkeypatch.setattr(overrides, "offers", lambda torch_device: True)
+    monkeypatch.setattr(torch_products, "offers", lambda torch_device: True)
     monkeypatch.setattr(rule, "_given", None)
     triton_ext.measured_kernels()
     yield asked

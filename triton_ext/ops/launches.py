@@ -74,6 +74,11 @@ _direct_launches: dict[tuple[KernelSpec, int | None], DirectLaunch] = {}
 _workspaces: dict[tuple[int, int], torch.Tensor] = {}
 
 
+def _known_to_triton(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor, or its bytes."""
+    return tensor.view(torch.uint8) if tensor.dtype in UNKNOWN_TO_TRITON else tensor
+
+
 def _direct_launch(config: KernelSpec, index: int, compiled: Any) -> DirectLaunch | None:
     """The direct launch of a configuration's kernel on a GPU; None if it has none."""
     try:
@@ -354,7 +359,7 @@ class PreparedLaunch:
             assert tensor is not None  # the plan asks for this descriptor
             assert view is not None
             others[name] = TensorDescriptor(
-                tensor.view(torch.uint8) if tensor.dtype in UNKNOWN_TO_TRITON else tensor,
+                _known_to_triton(tensor),
                 list(view.shape),
                 list(view.strides),
                 list(tile.tma_shape),
@@ -364,7 +369,8 @@ class PreparedLaunch:
             name: epilogue[field] for name, field in FIELDS.items() if name in plan.arguments
         }
         others |= {name: getattr(link, name) for _, name in self._links}
-        others |= {name: value for name, value in (("a", a), ("c", c)) if name in plan.arguments}
+        memory_of = (("a", _known_to_triton(a)), ("c", c))
+        others |= {name: value for name, value in memory_of if name in plan.arguments}
         index = self.gpu.index
         if self._workspace_slot is not None:
             if index is None:

@@ -80,7 +80,8 @@ class Life:
 
     Attributes:
         root: the allocation.
-        first, last: counted in operations; `last` is less where it is never used.
+        first, last: the numbers of the first and the last operation that use it; `last` is less
+            than `first` if none does.
     """
 
     root: Value
@@ -89,13 +90,13 @@ class Life:
 
 
 class Lifetimes:
-    """When memory is used.
+    """Which operations use the memory of which allocation.
 
     Attributes:
-        found: of each execution of an allocation.
-        now: how many operations were run.
-        window: from when to when the partitions run together whose operations are run now; None:
-            these run alone.
+        found: the life of each execution of an allocation.
+        now: the number of the operation that is run.
+        window: while partitions are run that execute side by side, the numbers of the first and the
+            last operation of that time; else None.
     """
 
     def __init__(self) -> None:
@@ -105,14 +106,14 @@ class Lifetimes:
         self._current: dict[Value, Life] = {}
 
     def begin(self, root: Value, *, is_used: bool) -> None:
-        """An allocation. `is_used`: it stores a tensor, too."""
+        """Note an allocation. `is_used`: it stores a tensor, too."""
         if self.window is None:
             life = Life(root, self.now, self.now) if is_used else Life(root)
             self._current[root] = life
             self.found.append(life)
 
     def use(self, operation: Operation, known: Values) -> None:
-        """An operation takes what it names."""
+        """Note that an operation uses the memory that it names."""
         for value in operation.operands:
             address = known.get(value)
             life = self._current.get(address[0]) if isinstance(address, tuple) else None
@@ -123,8 +124,8 @@ class Lifetimes:
 
 @dataclass(frozen=True)
 class _Partition:
-    """A region of ``ttg.warp_specialize``, with the values that it captures, and from when to when
-    the operation is executed."""
+    """A region of ``ttg.warp_specialize``, the values that it captures, and the numbers of the
+    first and the last operation that execute beside it."""
 
     block: Block
     captured: tuple[RunValue, ...]
@@ -135,11 +136,11 @@ class ModuleTracer:
     """Runs a module: first the partition with which it begins, then the others.
 
     Args:
-        launch: what the kernel is given.
+        launch: the block, and the kernel's arguments.
         wanted: the operations whose executions are recorded.
-        offset: by how much a view is further than what it is a view of, given the values of its
-            operands; None if that is not known.
-        limit: of events, in each partition.
+        offset: how far a view begins behind what it is a view of, given the values of its operands;
+            None if that is not known.
+        limit: the largest number of events of a partition.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class ModuleTracer:
         self.lifetimes = Lifetimes()
 
     def main(self) -> PartitionTrace:
-        """What the warps execute with which the kernel begins."""
+        """What the warps of the first partition execute, with which the kernel begins."""
         kernel = self.module.kernel
         if kernel is None:
             return PartitionTrace(end=End(Why.UNKNOWN, "there is no kernel"))

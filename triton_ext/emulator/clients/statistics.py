@@ -7,13 +7,13 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import AsyncOperation, Cta
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import Addresses
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.banks import LINE_BYTES, warp_access
 
@@ -25,7 +25,7 @@ class Wavefronts:
         self._known: dict[tuple[bytes, int], tuple[int, int]] = {}
 
     def __call__(
-        self, lanes: Lanes, addresses: NDArray[np.int64], width: int
+        self, lanes: Lanes, addresses: Addresses, width: int
     ) -> list[tuple[int, int, int]]:
         """For each warp: its number, its wavefronts, and how many it had without conflicts."""
         threads = lane_sets.indices(lanes)
@@ -95,13 +95,7 @@ class Statistics(Observer):
             self.done[operation.instruction.opcode] += 1
 
     def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
+        self, cta: Cta, lanes: Lanes, space: str, addresses: Addresses, width: int, kind: str
     ) -> None:
         self.bytes[f"{space} {kind}"] += len(addresses) * width
         if space != "shared" or kind == "atomic":

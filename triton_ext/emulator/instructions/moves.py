@@ -28,6 +28,7 @@ from triton_ext.emulator.state.memory import (
     SHARED_WINDOW,
     WINDOW_SHIFT,
     WINDOWS,
+    Addresses,
     Bytes,
     check_aligned,
 )
@@ -132,7 +133,7 @@ def load_bytes(
     cta: Cta,
     lanes: Lanes,
     space: str,
-    addresses: NDArray[np.int64],
+    addresses: Addresses,
     width: int,
     order: str = "",
     scope: int = 0,
@@ -211,7 +212,7 @@ def load_values(
     cta: Cta,
     lanes: Lanes,
     space: str,
-    addresses: NDArray[np.int64],
+    addresses: Addresses,
     width: int,
     order: str = "",
     scope: int = 0,
@@ -254,7 +255,7 @@ def store_bytes(
     cta: Cta,
     lanes: Lanes,
     space: str,
-    addresses: NDArray[np.int64],
+    addresses: Addresses,
     values: Bytes,
     order: str = "",
     scope: int = 0,
@@ -342,12 +343,12 @@ def peer(cta: Cta, rank: int) -> Cta:
     return cta.cluster.ctas[rank]
 
 
-def split_shared(addresses: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_shared(addresses: Addresses) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The rank of the block, and the offset in its shared memory."""
     return addresses >> RANK_SHIFT, addresses & (1 << RANK_SHIFT) - 1
 
 
-def split_generic(addresses: NDArray[np.int64]) -> list[tuple[str, int, NDArray[np.bool_]]]:
+def split_generic(addresses: Addresses) -> list[tuple[str, int, NDArray[np.bool_]]]:
     """The spaces that generic addresses lie in: name, first address, and which lanes."""
     windows = addresses >> WINDOW_SHIFT
     return [

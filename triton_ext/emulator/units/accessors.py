@@ -183,7 +183,8 @@ def threads(cta: Cta, lanes: Lanes, scope: int = 0) -> By | None:
     if cta.machine.global_order is None:
         return None
     event = cta.cluster.clocks.tick(cta.agents(lanes))
-    return _by(cta, cta.agents.of_lanes(lanes), event, scope, _line_of(cta))
+    line = cta.instruction.line if cta.instruction is not None else 0
+    return _by(cta, cta.agents.of_lanes(lanes), event, scope, line)
 
 
 def copies(cta: Cta, agents: Agents, event: int, line: int) -> By | None:
@@ -211,7 +212,3 @@ def unit(
         order, cluster.identity, cluster.clocks, cta.rank, np.array([agent]), event, scope, line,
         clock, noted, proxy=True,
     )  # fmt: skip
-
-
-def _line_of(cta: Cta) -> int:
-    return cta.instruction.line if cta.instruction is not None else 0

@@ -23,7 +23,7 @@ from triton_ext.emulator.errors import (
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.leniencies import VERSION
-from triton_ext.emulator.state.memory import SHARED_BASE, Bytes
+from triton_ext.emulator.state.memory import SHARED_BASE, Addresses, Bytes
 from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.stamps import Numbers
 from triton_ext.emulator.units.matrix_product import OPERAND_BITS
@@ -280,7 +280,7 @@ def read_operand(
 
 
 def _padded(
-    shared: SharedMemory, addresses: NDArray[np.int64], bits: int, clock: Clock, unit: int,
+    shared: SharedMemory, addresses: Addresses, bits: int, clock: Clock, unit: int,
     name: str
 ) -> Bytes:  # fmt: skip
     """Chunks of elements of 4 or 6 bits, without the padding behind them: it is not read, and
