@@ -36,9 +36,9 @@ class Inlined:
     aliases: dict[Key, Key]
 
 
-_DEVICE_LAUNCHES = ("cudaGetParameterBuffer", "cudaLaunchDevice")
+_DEVICE_LAUNCHES = ("cudaGetParameterBuffer", "cudaLaunchDevice", "__cudaCDP2")
 """How the functions begin by which a kernel launches another one (CUDA C++ Programming Guide, "CUDA
-Dynamic Parallelism", PTX)."""
+Dynamic Parallelism", PTX), and as nvcc 13 names them."""
 
 
 def call_parts(at: Instruction) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
