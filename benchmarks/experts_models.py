@@ -162,12 +162,27 @@ def fp8(layers: int, size: int = 4096) -> Any:
     return model
 
 
+def mask_of_eager(*sizes: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Tensor | None:
+    """transformers' mask of attention without kernels, made on the device alone: theirs has a zero
+    of the host, which no graph captures.
+    """
+    from transformers.masking_utils import sdpa_mask
+
+    kept = sdpa_mask(*sizes, **{**options, "allow_is_causal_skip": False})
+    if kept is None:
+        return None
+    least = torch.finfo(dtype).min
+    return torch.zeros(kept.shape, dtype=dtype, device=kept.device).masked_fill_(~kept, least)
+
+
 def oss(layers: int, size: int = 2880) -> Any:
     """A GPT-OSS, without sliding windows."""
     from transformers import GptOssConfig, GptOssForCausalLM
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register("triton_ext_oss", experts_with_biases)
+    ALL_MASK_ATTENTION_FUNCTIONS.register("eager", mask_of_eager)
     config = GptOssConfig(
         vocab_size=16 * size, hidden_size=size, intermediate_size=size, num_hidden_layers=layers,
         num_local_experts=32, num_experts_per_tok=4, num_attention_heads=size // 45,

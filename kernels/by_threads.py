@@ -12,7 +12,7 @@ from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.device.by_threads import matmul_by_threads
 from triton_ext.kernels.device.gemv import gemv
 from triton_ext.kernels.epilogue import NO_EPILOGUE, EpilogueSpec
-from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.product import ProductSpec, bias_type
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ThreadSpec:
     def compile(self) -> Any:
         """Compile it as its first launch would; needs no GPU. Returns Triton's compiled kernel."""
         constants, a, c = self.constants, self.product.element_type, self.product.c_type
-        bias = self.product.bias_type if self.epilogue.bias else c
+        bias = bias_type(self.product) if self.epilogue.bias else c
         parts, counters = ("fp32", "i32") if self.is_cut else (c, c)  # C where they are not used
         types = {"a": a, "b": a, "c": c, "bias": bias, "residual": c, "parts": parts,
                  "counters": counters}  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "quick_gelu", "silu")
 GATE_ACTIVATIONS = ("clamped_silu",)
 """Those of gates alone: x, at most `CLAMPED_LIMIT`, times the logistic function of `CLAMPED_SLOPE`
 times that; and up, clamped to +-`CLAMPED_LIMIT`, plus 1 (GPT-OSS, ``gpt_oss/torch/model.py``,
@@ -23,8 +23,7 @@ class EpilogueSpec:
 
     Args:
         bias: add a vector of N elements to each row of C; groups of rows have one each.
-        activation: apply "relu", "gelu" (with erf), "gelu_tanh" or "silu" last; or, to a gate,
-            "clamped_silu" (`GATE_ACTIVATIONS`).
+        activation: apply one of `ACTIVATIONS` last; or, to a gate, of `GATE_ACTIVATIONS`.
         a_scales, b_scales: multiply with a scale of A ("one" for all, "each" row its own), of B
             ("one", or "each" column its own).
         alpha: multiply with a number.

@@ -21,6 +21,7 @@ from triton_ext.kernels.device.warp_specialized_sm100 import matmul_warp_special
 from triton_ext.kernels.element_types import MIXED, operand_types
 from triton_ext.kernels.last_tile import last_tile
 from triton_ext.kernels.plan import plan_of, value_names
+from triton_ext.kernels.product import bias_type
 from triton_ext.kernels.rasterization import rows_together
 from triton_ext.kernels.spec import KernelSpec
 from triton_ext.kernels.tile import PersistentTile, SimpleTile, Sm90Tile, Sm100Tile
@@ -74,8 +75,8 @@ class LaunchPlan:
             `triton_ext.kernels.device.fp32_scales`.
             ``workspace``: a pointer to `workspace_bytes` bytes, aligned to 16.
             ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
-            elements, bias of `ProductSpec.bias_type`, scales of fp32. ``a_blocks``, ``b_blocks``:
-            pointers to the fp32 scales of blocks. ``offs``: a pointer to the ends of groups, int32.
+            elements, bias of `bias_type`, scales of fp32. ``a_blocks``, ``b_blocks``: pointers to
+            the fp32 scales of blocks. ``offs``: a pointer to the ends of groups, int32.
             ``a``, ``c``: A's and C's address, besides their descriptors. ``rows``, ``out_rows``,
             ``factors``: pointers to indices of rows of A and C, int32, and to fp32 numbers, one for
             each row of C. ``alpha``, ``beta``: floats.
@@ -223,7 +224,7 @@ def _shape_of(
     if tile.loaded_rows and tile.loaded_rows < rows:
         rule = f"must be 0, or at least {'N' if tile.swap_ab else 'M'}, {rows}"
         raise LayoutError("loaded_rows", tile.loaded_rows, rule)
-    columns_of_c = tile.columns // spec.product.sums_of_c
+    columns_of_c = tile.columns // (2 if spec.product.gated else 1)
     size = tile.rows * tile.cluster_m, columns_of_c * tile.cluster_n
     down, across, batch = _tiles_of(spec, rows, columns, size, batch)
     tiles = batch * down * across
@@ -474,7 +475,8 @@ def compile_matmul(spec: KernelSpec, constants: dict[str, Any] | None = None) ->
 def _argument_types(spec: KernelSpec) -> dict[str, str]:
     """The types of a kernel's arguments, in Triton's notation."""
     product = spec.product
-    bias = TRITON_TYPES.get(product.bias_type, product.bias_type)
+    bias = bias_type(product)
+    bias = TRITON_TYPES.get(bias, bias)
     types = {"workspace": "*u8", "bias": f"*{bias}", "a_scale": "*fp32",
              "b_scale": "*fp32", "offs": "*i32", "a_blocks": "*fp32", "b_blocks": "*fp32",
              "left_step": "i32", "right_step": "i32", "alpha": "fp32", "beta": "fp32",

@@ -231,6 +231,11 @@ class SpecializedPlan(KernelPlan):
         """Whether tiles go on to the next rank."""
         return self.collective == "scatter"
 
+    @property
+    def scatters_rows(self) -> bool:
+        """Whether each row of C goes where an index says."""
+        return self.groups is not None and self.groups.scattered
+
 
 @dataclass(frozen=True)
 class Sm90Plan(SpecializedPlan):

@@ -81,11 +81,6 @@ class ProductSpec:
         return self.a_scale_rows > 0
 
     @property
-    def sums_of_c(self) -> int:
-        """How many sums an element of C is made of."""
-        return 2 if self.gated else 1
-
-    @property
     def parts_of_b(self) -> int:
         """The number of matrices, one after the other, of which a tile of B has columns."""
         return 2 if self.gated and not self.interleaved else 1
@@ -118,11 +113,11 @@ class ProductSpec:
         """Bytes of an element of C."""
         return C_BYTES[self.c_type]
 
-    @property
-    def bias_type(self) -> str:
-        """The type of the bias: C's, but bf16 for a C of fp8."""
-        return "bf16" if self.c_bytes == 1 else self.c_type
-
     def majors(self, swap_ab: bool) -> tuple[Major, Major]:
         """The contiguous dimensions of the left and the right operand."""
         return (self.b_major, self.a_major) if swap_ab else (self.a_major, self.b_major)
+
+
+def bias_type(product: ProductSpec) -> str:
+    """The type of the bias: C's, but bf16 for a C of fp8."""
+    return "bf16" if product.c_bytes == 1 else product.c_type

@@ -26,15 +26,10 @@ def is_own_module(name: str) -> bool:
     return name.partition(".")[0] not in _HIDDEN
 
 
-def _is_own(entry: TracebackType) -> bool:
-    """Whether it is a frame of the program's own."""
-    return is_own_module(str(entry.tb_frame.f_globals.get("__name__")))
-
-
 def _own(traceback: TracebackType | None) -> Iterator[TracebackType]:
     """The entries of the program's own frames, the outermost first."""
     while traceback is not None:
-        if _is_own(traceback):
+        if is_own_module(str(traceback.tb_frame.f_globals.get("__name__"))):
             yield traceback
         traceback = traceback.tb_next
 

@@ -104,7 +104,7 @@ def predicted_seconds(spec: KernelSpec, problem: Problem) -> float:
 def _check_product(arch: int, product: ProductSpec) -> None:
     """Raise LayoutError unless a tile that suits all types is legal."""
     line = 128 // ELEMENT_BYTES.get(product.element_type, 1)
-    parts = product.sums_of_c
+    parts = 2 if product.gated else 1
     tile: PersistentTile = Sm100Tile(block_k=line, stages=2, c_parts=parts)
     if arch == 90:
         tile = Sm90Tile(consumers=1, block_n=64, block_k=line, stages=2, c_parts=parts)

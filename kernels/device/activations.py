@@ -127,6 +127,8 @@ def activated(x, ACTIVATION: gl.constexpr, BITS: gl.constexpr):
         x = gelu(x, BITS)
     elif ACTIVATION == "gelu_tanh":
         x = gelu_tanh(x)
+    elif ACTIVATION == "quick_gelu":
+        x = silu(x, SLOPE)
     elif ACTIVATION == "silu":
         x = silu(x)
     elif ACTIVATION == "clamped_silu":

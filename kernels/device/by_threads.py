@@ -17,10 +17,11 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from triton_ext.kernels.epilogue import TANH_CUBIC, TANH_SCALE
+from triton_ext.kernels.epilogue import CLAMPED_SLOPE, TANH_CUBIC, TANH_SCALE
 
 ROOT_OF_HALF = tl.constexpr(0.7071067811865476)
 CUBIC, TANH_SLOPE = tl.constexpr(TANH_CUBIC), tl.constexpr(TANH_SCALE)
+SLOPE = tl.constexpr(CLAMPED_SLOPE)
 
 
 @triton.jit
@@ -118,6 +119,8 @@ def activated(x, ACTIVATION: tl.constexpr):
         x = 0.5 * x * (1.0 + tl.math.erf(x * ROOT_OF_HALF))
     elif ACTIVATION == "gelu_tanh":
         x *= tl.sigmoid(TANH_SLOPE * x * (1.0 + CUBIC * x * x))
+    elif ACTIVATION == "quick_gelu":
+        x *= tl.sigmoid(SLOPE * x)
     elif ACTIVATION == "silu":
         x *= tl.sigmoid(x)
     return x

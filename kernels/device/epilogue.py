@@ -62,9 +62,7 @@ class Epilogue:
         stores: how tiles of groups are stored; None if there are no groups.
         PIECE: the layout of a piece in registers, if what operations need is asked for while the
             tile is multiplied; None if each piece asks for its own.
-        GATED: whether a piece is made of two of the sums', gate and up.
-        INTERLEAVED: whether these are neighbours, else pieces of their own.
-        PAIRED: how many blocks multiply together, each with columns of both.
+        PLAN: of the kernel.
     """
 
     pieces: Pieces
@@ -76,25 +74,7 @@ class Epilogue:
     last: LastPieces | gl.constexpr
     stores: GroupStores | gl.constexpr
     PIECE: gl.constexpr
-    GATED: gl.constexpr
-    INTERLEAVED: gl.constexpr
-    PAIRED: gl.constexpr
-
-    @gluon.jit
-    def scatters(self):
-        """Whether tiles go on to the next rank; known when the kernel is compiled."""
-        return False if self.peers is None else self.peers.SCATTER
-
-    @gluon.jit
-    def scatters_rows(self):
-        """Whether each row goes where an index says; known when the kernel is compiled."""
-        return False if self.stores is None else self.stores.scatters()
-
-    @gluon.jit
-    def hand_over(self, work, tiling):
-        """In a scatter: count a tile that the next rank will get, if it is one."""
-        if work.matrix < self.peers.ranks - 1:
-            self.peers.count(work, tiling)
+    PLAN: gl.constexpr
 
     @gluon.jit
     def receive(self, seen, work, tiling, WHICH: gl.constexpr):
@@ -114,13 +94,13 @@ class Epilogue:
         Returns:
             What the operations have asked for.
         """
-        if self.residual.desc is not None and not self.scatters():  # noqa: SIM102 (known early)
+        if self.residual.desc is not None and not self.PLAN.scatters:  # noqa: SIM102 (known early)
             if work.splits == 1:
                 self.residual.begin(work, 0, self.pieces.BUFFERS, WHICH)
         if self.parts.workspace is not None:  # noqa: SIM102
             if work.splits > 1:
                 self.parts.begin(work, WHICH)
-        if self.scatters_rows():
+        if self.PLAN.scatters_rows:
             self.stores.scatter.begin(work, WHICH)
         if self.PIECE is None:
             found = Found((), (), (), ())
@@ -144,7 +124,7 @@ class Epilogue:
             START: gl.constexpr = 0):  # fmt: skip
         """Begin the operations on pieces of PART columns that begin at these, and have LAYOUT."""
         size = self.pieces.size()
-        if self.GATED:
+        if self.PLAN.gated:
             size = (size[0], 2 * size[1])
         before = 0
         before_n = 0
@@ -224,14 +204,15 @@ class Epilogue:
     @gluon.jit
     def store(self, acc, work, found, phase, WHICH: gl.constexpr):
         """Registers -> swizzled shared memory -> C, a piece at a time; see `finish`."""
-        pieces = acc.pieces(self.pieces.tiles.shape[2] * (2 if self.INTERLEAVED else 1))
+        pieces = acc.pieces(self.pieces.tiles.shape[2] * (2 if self.PLAN.interleaved else 1))
         NUMBER: gl.constexpr = self.pieces.NUMBER
         if self.exchange is not None:
             for i in gl.static_range(NUMBER):
                 self.exchange.send(acc.read(pieces[i]), WHICH * NUMBER + i)
-        if self.scatters_rows():
+        BY_THREADS: gl.constexpr = self.PLAN.scatters_rows
+        if BY_THREADS:
             self.stores.scatter.wait()
-        TOGETHER: gl.constexpr = pieces_together(NUMBER, self.pieces.BUFFERS, self.scatters_rows())
+        TOGETHER: gl.constexpr = pieces_together(NUMBER, self.pieces.BUFFERS, BY_THREADS)
         for first in gl.static_range(0, NUMBER, TOGETHER):
             self.store_pieces(acc, pieces, work, found, phase, first, TOGETHER, WHICH)
         return self.residual.end(phase, work)
@@ -247,22 +228,22 @@ class Epilogue:
         if self.residual.exists(work):
             if END > BUFFERS:
                 self.residual.begin(work, max(FIRST, BUFFERS), END, WHICH)
-        elif not self.scatters_rows():
+        elif not self.PLAN.scatters_rows:
             tma.store_wait(stores_since(FIRST, END, NUMBER, BUFFERS))
         for i in gl.static_range(FIRST, END):
             if self.exchange is not None:
                 piece = self.exchange.sum(acc.sums[0].type.layout, WHICH * NUMBER + i)
-            elif self.GATED and not self.INTERLEAVED:
-                piece = acc.read(pieces[gate_of(i, NUMBER, self.PAIRED)])
+            elif self.PLAN.gated and not self.PLAN.interleaved:
+                piece = acc.read(pieces[gate_of(i, NUMBER, self.PLAN.tile.cta_group)])
             else:
                 piece = acc.read(pieces[piece_at(i, NUMBER, SHARED)])
-            if self.GATED and not self.INTERLEAVED:
-                up = acc.read(pieces[up_of(i, NUMBER, self.PAIRED)])
+            if self.PLAN.gated and not self.PLAN.interleaved:
+                up = acc.read(pieces[up_of(i, NUMBER, self.PLAN.tile.cta_group)])
             if i == last_read(NUMBER, SHARED):
                 acc.release()
-            if self.INTERLEAVED:
+            if self.PLAN.interleaved:
                 self.fill_interleaved(piece, i, work, WHICH)
-            elif self.GATED:
+            elif self.PLAN.gated:
                 self.fill_gated(piece, up, i, work, WHICH)
             else:
                 self.fill_piece(piece, i, work, found, phase, WHICH)
@@ -313,15 +294,15 @@ class Epilogue:
         """
         done = self.operations
         piece = apply_each(done.of_part, piece, found.of_part, WHICH_OF)
-        if not self.scatters():
+        if not self.PLAN.scatters:
             piece = apply_each(done.before, piece, found.before, WHICH_OF)
         piece = self.residual.piece(piece, buffer, work)
-        if not self.scatters():
+        if not self.PLAN.scatters:
             piece = apply_each(done.after, piece, found.after, WHICH_OF)
         elif work.matrix == self.peers.ranks - 1:
             piece = apply_each(done.before, piece, found.before, WHICH_OF)
             piece = apply_each(done.after, piece, found.after, WHICH_OF)
-        self.round(piece, buffer)
+        self.pieces.fill(buffer, piece)
 
     @gluon.jit
     def fill_gated(self, gate, up, i: gl.constexpr, work, WHICH: gl.constexpr):
@@ -338,7 +319,7 @@ class Epilogue:
         gate = apply_each(done.of_part, gate, found.of_part, 0)
         gate = apply_each(done.before, gate, found.before, 0)
         gate = apply_each(done.after, gate, found.after, 0)
-        self.round(gate.to(gl.float32) * up.to(gl.float32), self.pieces.buffer(i, WHICH))
+        self.pieces.fill(self.pieces.buffer(i, WHICH), gate.to(gl.float32) * up.to(gl.float32))
 
     @gluon.jit
     def fill_interleaved(self, piece, i: gl.constexpr, work, WHICH: gl.constexpr):
@@ -353,19 +334,12 @@ class Epilogue:
         found = self.ask(work, (column,), PART, gate.type.layout, WHICH)
         up = apply_each(done.of_up, up, found.of_up, 0)
         gate = apply_each(done.after, gate, found.after, 0)
-        self.round(gate.to(gl.float32) * up.to(gl.float32), self.pieces.buffer(i, WHICH))
-
-    @gluon.jit
-    def round(self, piece, buffer):
-        """A piece in C's type, into a buffer."""
-        if self.pieces.desc.dtype.primitive_bitwidth == 8:  # Triton converts no integers to fp8
-            piece = piece.to(gl.float32)
-        buffer.store(piece.to(self.pieces.desc.dtype))
+        self.pieces.fill(self.pieces.buffer(i, WHICH), gate.to(gl.float32) * up.to(gl.float32))
 
     @gluon.jit
     def send(self, work, FIRST: gl.constexpr, END: gl.constexpr, WHICH: gl.constexpr):
         """Start to store pieces FIRST to END, which lie in their buffers."""
-        if not self.scatters_rows():  # threads wait at the fence for all that they have stored
+        if not self.PLAN.scatters_rows:  # threads wait at the fence for all that they have stored
             fence_async_shared()
         desc = self.pieces.desc
         for i in gl.static_range(FIRST, END):
@@ -400,5 +374,4 @@ def epilogue_of(desc, tiles, c0_desc, c0_ready, values, exchange, peers, last, P
         stores: gl.constexpr = None
     else:
         stores = GroupStores(value(values, "c", PLAN), scatter, PLAN.groups.dim)
-    return Epilogue(pieces, parts, operations, residual, exchange, peers, last, stores, PIECE,
-                    PLAN.gated, PLAN.interleaved, TILE.cta_group)  # fmt: skip
+    return Epilogue(pieces, parts, operations, residual, exchange, peers, last, stores, PIECE, PLAN)

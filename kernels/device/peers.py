@@ -208,12 +208,13 @@ class Peers:
         run(END, self.flags, others.to(gl.int64) | words.to(gl.int64) << 32)
 
     @gluon.jit
-    def count(self, work, tiling):
-        """In a scatter: what a warpgroup has stored of a tile is there."""
-        piece = work.off_m // tiling.BLOCK_M // self.piece_rows
-        run(STORED, self.counters)
-        gl.barrier()
-        run(ADD, self.counters + work.matrix * self.pieces(tiling) + piece)
+    def hand_over(self, work, tiling):
+        """In a scatter: what a warpgroup has stored of a tile that the next rank gets is there."""
+        if work.matrix < self.ranks - 1:
+            piece = work.off_m // tiling.BLOCK_M // self.piece_rows
+            run(STORED, self.counters)
+            gl.barrier()
+            run(ADD, self.counters + work.matrix * self.pieces(tiling) + piece)
 
 
 @gluon.jit

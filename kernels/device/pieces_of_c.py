@@ -113,6 +113,13 @@ class Pieces:
         return matrix_size(self.desc, M), matrix_size(self.desc, 1 - M)
 
     @gluon.jit
+    def fill(self, buffer, piece):
+        """A piece in C's type, into a buffer."""
+        if self.desc.dtype.primitive_bitwidth == 8:  # Triton converts no integers to fp8
+            piece = piece.to(gl.float32)
+        buffer.store(piece.to(self.desc.dtype))
+
+    @gluon.jit
     def store(self, desc, matrix, work, piece: gl.constexpr, WHICH: gl.constexpr):
         """Start to store a piece, which lies in its buffer, to a matrix."""
         first, second = work.off_m, self.column(work, piece)

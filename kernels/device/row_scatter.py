@@ -88,7 +88,7 @@ def row_scatter_of(values, ROWS: gl.constexpr, WITH_FACTORS: gl.constexpr, PLAN:
         ROWS: of what a consumer computes, of all blocks of a cluster.
         WITH_FACTORS: whether factors are copied, if there are any; else threads hold them.
     """
-    if PLAN.groups is None or not PLAN.groups.scattered:
+    if not PLAN.scatters_rows:
         scatter: gl.constexpr = None
     else:
         OF_ROWS: gl.constexpr = not PLAN.tile.swap_ab

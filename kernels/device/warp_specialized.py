@@ -229,7 +229,7 @@ def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
     pipeline = reader.pipeline
     acc = zero_sums(pipeline)
     start = work.k_first
-    if epilogue.scatters():
+    if epilogue.PLAN.scatters:
         early = start
         if turns.NUMBER == 1:
             early = gl.minimum(work.k_end // 3, STORED_AFTER)
@@ -256,7 +256,7 @@ def hand_over_before(epilogue, pipeline, turns, tiling, step, tiles, WHICH: gl.c
         WHICH % pipeline.PLAN.tile.sharing_consumers * epilogue.pieces.tiles.shape[1]
     )
     if step > FIRST:
-        epilogue.hand_over(tiling.work(step - turns.NUMBER, tiles, True, ROW), tiling)
+        epilogue.peers.hand_over(tiling.work(step - turns.NUMBER, tiles, True, ROW), tiling)
 
 
 @gluon.jit
@@ -348,7 +348,7 @@ def consume_all(epilogue, pipeline, turns, tiling, WHICH: gl.constexpr):
     for step in range(FIRST, steps, turns.NUMBER):
         work = tiling.work(step, tiles, BATCHED, ROW)
         vectors = epilogue.begin(work, WHICH)
-        if epilogue.scatters() and turns.NUMBER > 1:  # before it waits for others, see `peers`
+        if epilogue.PLAN.scatters and turns.NUMBER > 1:  # before it waits for others, see `peers`
             hand_over_before(epilogue, pipeline, turns, tiling, step, tiles, WHICH)
         turns.wait(step, WHICH)
         acc, slot, seen = multiply(
@@ -360,7 +360,7 @@ def consume_all(epilogue, pipeline, turns, tiling, WHICH: gl.constexpr):
         if turns.NUMBER > 1:  # the other consumer may still read what this tile has not refilled
             is_last &= work.k_end - work.k_first >= pipeline.PLAN.tile.stages
         residual_phase = epilogue.finish(acc, work, vectors, residual_phase, is_last, WHICH)
-    if epilogue.scatters():
+    if epilogue.PLAN.scatters:
         end = (steps - FIRST + turns.NUMBER - 1) // turns.NUMBER * turns.NUMBER
         hand_over_before(epilogue, pipeline, turns, tiling, FIRST + end, tiles, WHICH)
         epilogue.peers.end(tiling)

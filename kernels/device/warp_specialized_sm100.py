@@ -344,7 +344,7 @@ def promote(epilogue, accumulators, scales, which, work):
     COLUMNS: gl.constexpr = epilogue.pieces.tiles.shape[2]
     zeros = accumulators.at(which).zeros(COLUMNS)
     sums = ()
-    for _ in gl.static_range(epilogue.pieces.NUMBER * (2 if epilogue.GATED else 1)):
+    for _ in gl.static_range(epilogue.pieces.NUMBER * (2 if epilogue.PLAN.gated else 1)):
         sums += (zeros,)  # type: ignore[assignment]
     found = Promoted(sums)
     for k in range(work.k_first, work.k_end):
@@ -366,7 +366,7 @@ def store(epilogue, pipeline, accumulators, tickets):
         gdc_wait()
     while ticket.more:
         work = tickets.work(ticket)
-        if epilogue.scatters():
+        if epilogue.PLAN.scatters:
             seen = epilogue.receive(seen, work, tickets.tiling, 0)
         vectors = epilogue.begin(work, 0)
         if pipeline.fp32_scales is None:
@@ -376,12 +376,12 @@ def store(epilogue, pipeline, accumulators, tickets):
         else:
             acc, which = promote(epilogue, accumulators, pipeline.fp32_scales, which, work)
         residual_phase = epilogue.finish(acc, work, vectors, residual_phase, False, 0)
-        if epilogue.scatters():
-            epilogue.hand_over(work, tickets.tiling)
+        if epilogue.PLAN.scatters:
+            epilogue.peers.hand_over(work, tickets.tiling)
         if pipeline.fp32_scales is None:
             which = which.next()
         ticket = tickets.next(ticket)
-    if epilogue.scatters():
+    if epilogue.PLAN.scatters:
         epilogue.peers.end(tickets.tiling)
     tma.store_wait(0)
 

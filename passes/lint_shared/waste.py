@@ -17,10 +17,6 @@ from triton_ext.passes.shared_accesses import SharedAllocation, is_read
 from triton_ext.render.words import by, counted
 
 
-def _is_dealloc(operation: Operation) -> bool:
-    return operation.name == "ttg.local_dealloc"
-
-
 def _part(use: Operation, module: MlirModule) -> tuple[range, ...] | None:
     """The buffer, or the part of a tile, that a view takes; None if that is not known."""
     memory = module.memory(use.results[0]) if use.results else None
@@ -57,7 +53,7 @@ def _covered(parts: Sequence[tuple[range, ...]]) -> int:
 def idle(allocation: SharedAllocation, module: MlirModule) -> Iterator[Finding]:
     """Buffers and parts of a tile that nothing takes."""
     alloc = allocation.value.definition
-    uses = [use for use, _ in allocation.value.uses if not _is_dealloc(use)]
+    uses = [use for use, _ in allocation.value.uses if use.name != "ttg.local_dealloc"]
     if alloc is None or alloc.name != "ttg.local_alloc" or alloc.operands or not uses:
         return
     shape = allocation.memory.shape

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from triton_ext.mlir.ir import Operation
-from triton_ext.mlir.module import MlirModule
 from triton_ext.passes.value_layouts import parsed_encoding
+from triton_ext.passes.verify_descriptors.compared import Compared
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected, predicate_of
 from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD, kind_of
 from triton_ext.passes.verify_descriptors.memory.stores import Move
@@ -24,7 +24,7 @@ from triton_ext.passes.verify_descriptors.running.thread_trace import (
     ExecutedInstruction,
     ThreadTrace,
 )
-from triton_ext.passes.verify_descriptors.text.groups import Function, Group
+from triton_ext.passes.verify_descriptors.text.groups import Group
 from triton_ext.ptx.parse import Instruction
 
 _THIS_ONE = "the operation that is executed here, for one choice of arguments,"
@@ -60,22 +60,13 @@ class Sequences:
     """What the comparison of one sequence of executions must know.
 
     Attributes:
+        block: the block, and which of its threads is looked at.
         result: what was found so far: where allocations begin.
-        expected: what each operation must become, by its `id`.
-        allowed: the `id` of what each group may be, by the group's `id`.
-        position: the group of each instruction, by its `id`, and its index in it.
-        moves, transfers: the operations on shared and on tensor memory, by their `id`.
     """
 
-    module: MlirModule
-    function: Function
+    compared: Compared
     block: Block
     result: Findings
-    expected: Mapping[int, Expected]
-    allowed: dict[int, set[int]]
-    position: dict[int, tuple[Group, int]]
-    moves: Mapping[int, Operation]
-    transfers: Mapping[int, Operation]
 
     def is_compared(self, one: Expected | None) -> bool:
         """Whether an operation is looked at in this block.
@@ -86,7 +77,7 @@ class Sequences:
             return one is not None
         if one.kind != "tma" or "multicast" in one.operation.attributes:
             return False
-        memory = self.module.memory(one.tile) if one.tile and one.barrier is None else None
+        memory = self.compared.module.memory(one.tile) if one.tile and one.barrier is None else None
         encoding = parsed_encoding(memory.encoding) if memory else None
         # Of what several blocks hold alike, one of them stores it.
         return encoding is None or all(map(any, getattr(encoding, "cga_layout", ())))
@@ -95,14 +86,14 @@ class Sequences:
         """Whether an instruction is looked at in this block."""
         if is_part(instruction.opcode):
             return not self.block.rank
-        if id(instruction) not in self.position:
+        if id(instruction) not in self.compared.position:
             return False
-        group = self.position[id(instruction)][0]
-        allowed = self.allowed[id(group)]
+        group = self.compared.position[id(instruction)][0]
+        allowed = self.compared.allowed[id(group)]
         if self.block.rank and group.is_in_order:
             return False
         return not self.block.rank or all(
-            self.is_compared(one) for one in self.expected.values() if id(one) in allowed
+            self.is_compared(one) for one in self.compared.expected.values() if id(one) in allowed
         )
 
     def partition(self, expected: PartitionTrace, found: ThreadTrace) -> Partition:
@@ -146,8 +137,8 @@ class Sequences:
         execution, block = Execution(self.block, result.found, event), self.block
         if operation.name in (CREATE, ACQUIRE):
             return bool(block.rank or block.warp) or self.descriptor(execution, result)
-        one = self.expected.get(id(operation))
-        if id(operation) in self.transfers:
+        one = self.compared.expected.get(id(operation))
+        if id(operation) in self.compared.transfers:
             *_, last = event.operands or (1,)
             if operation.name != "ttng.tmem_store" or last == 1:
                 memory = memory_of(operation)
@@ -236,8 +227,8 @@ class Sequences:
             self.stopped(result, one.operation)
             return None
         first = result.thread.events[result.at].instruction
-        group = None if is_part(first.opcode) else self.position[id(first)][0]
-        if group is None or group.kind != kind or id(one) not in self.allowed[id(group)]:
+        group = None if is_part(first.opcode) else self.compared.position[id(first)][0]
+        if group is None or group.kind != kind or id(one) not in self.compared.allowed[id(group)]:
             is_ = "a TMA descriptor is made" if group is None else "another one"
             result.found.differ(one.operation, first, _THIS_ONE, one.operation.name, is_)
             return None
@@ -245,10 +236,10 @@ class Sequences:
 
     def instance(self, events: Sequence[ExecutedInstruction], at: int) -> list[ExecutedInstruction]:
         """The events of one execution of a group."""
-        group, index = self.position[id(events[at].instruction)]
+        group, index = self.compared.position[id(events[at].instruction)]
         found = [events[at]]
         for event in events[at + 1 :]:
-            other, position = self.position.get(id(event.instruction), (None, 0))
+            other, position = self.compared.position.get(id(event.instruction), (None, 0))
             if other is not group or position <= index:
                 break
             found.append(event)
@@ -264,7 +255,7 @@ class Sequences:
                 operation, instruction, "its condition", "one of the kernel's", poison
             )
             return
-        if not end and any(each.name == "tt.assert" for each in self.module.operations):
+        if not end and any(each.name == "tt.assert" for each in self.compared.module.operations):
             end = "an assertion may fail"
         if end:
             result.found.unproven[f"executions after the first ones: {end}"] += 1
@@ -276,10 +267,12 @@ class Sequences:
 
     def first_of(self, operation: Operation) -> Instruction:
         """An instruction that an operation may have become."""
-        if (one := self.expected.get(id(operation))) is None:
-            parts = (each for each in self.function.kernel.instructions if is_part(each.opcode))
-            return next(parts, self.function.kernel.instructions[-1])
+        if (one := self.compared.expected.get(id(operation))) is None:
+            parts = (each for each in self.compared.kernel.instructions if is_part(each.opcode))
+            return next(parts, self.compared.kernel.instructions[-1])
         found = (
-            group.first for group, _ in self.position.values() if id(one) in self.allowed[id(group)]
+            group.first
+            for group, _ in self.compared.position.values()
+            if id(one) in self.compared.allowed[id(group)]
         )
-        return next(found, self.function.kernel.instructions[-1])
+        return next(found, self.compared.kernel.instructions[-1])

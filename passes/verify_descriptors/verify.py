@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from triton_ext.mlir.ir import Operation
 from triton_ext.mlir.locations import Location
+from triton_ext.mlir.module import MlirModule
 from triton_ext.passes.frame.base import (
     Compilation,
     Diagnostic,
@@ -25,7 +26,9 @@ from triton_ext.passes.frame.base import (
     ReportOptions,
     compiler_pass,
 )
+from triton_ext.passes.verify_descriptors.compared import Compared
 from triton_ext.passes.verify_descriptors.meaning.expectations import ModuleExpectations
+from triton_ext.passes.verify_descriptors.meaning.expected_products import wrong_formats
 from triton_ext.passes.verify_descriptors.meaning.kinds import IN_ORDER
 from triton_ext.passes.verify_descriptors.memory.stores import observed, unclaimed
 from triton_ext.passes.verify_descriptors.running.findings import Findings
@@ -96,7 +99,8 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
         if function.kernel.is_entry:
             fields += launch_checks(module, compilation.metadata, function.kernel.directives)
     diagnostics = [
-        *_illegal(expectations, options), *_differences(matching), *_wrong_fields(fields)
+        *_illegal(expectations, options), *_wrong_formats(module), *_differences(matching),
+        *_wrong_fields(fields),
     ]  # fmt: skip
     traces = Findings()
     if (
@@ -110,8 +114,8 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
     elif not diagnostics:
         for function in found:
             if function.kernel.is_entry:
-                comparison = TraceComparison(expectations, function, groups, matching, launched)
-                traces += comparison.run()
+                compared = Compared.of(expectations, function, groups, matching, launched)
+                traces += TraceComparison(compared).run()
         looked_at = {id(function.kernel) for function in found}
         for kernel in compilation.ptx.kernels:
             if id(kernel) not in looked_at:
@@ -168,6 +172,16 @@ def _illegal(expectations: ModuleExpectations, options: VerifyOptions) -> Iterat
             f" {error.rule}",
             "choose a layout of the canonical form, such as NVMMASharedLayout.get_default_for;"
             " without a swizzle the tile must consist of core matrices",
+            operation.location,
+        )
+
+
+def _wrong_formats(module: MlirModule) -> Iterator[Diagnostic]:
+    for operation, wrong in wrong_formats(module):
+        yield Diagnostic(
+            "error",
+            f"{operation.name}: {wrong}",
+            "give the product the format of its tile, or the tile the type of its values",
             operation.location,
         )
 

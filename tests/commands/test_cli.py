@@ -8,8 +8,12 @@ import shlex
 import subprocess
 import sys
 
+import click
 import pytest
+from click.testing import CliRunner
 from sites import DATA
+
+from triton_ext.cli import main
 
 ATTRIBUTE = (
     "#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>"
@@ -289,3 +293,32 @@ def test_check():
     )
     assert known.returncode == 0
     assert "is known to be wrong here" in known.stderr
+
+
+ATOM = ("--swizzle", "128", "--bits", "16", "--shape", "64x64")
+WITH_JSON = {
+    "banks": [*ATOM],
+    "descriptor": [*ATOM],
+    "diff": ["0x4000404000010000", "0x4000404000010000"],
+    "layout": [*ATOM],
+    "ptx": [str(DATA / "triton_sm100.ptx")],
+    "tma": [*ATOM, "--block", "64x64"],
+    "tmem": ["--m", "128", "--n", "64"],
+}
+ON_KERNELS = {"precompile", "run", "tune"}
+"""Their tests are in test_precompile.py, test_strict.py and test_tuning.py."""
+
+
+def test_each_command_gives_its_json_a_version():
+    context = click.Context(main)
+    commands = {name: main.get_command(context, name) for name in main.list_commands(context)}
+    offered = {
+        name
+        for name, command in commands.items()
+        for option in command.params
+        if "json" in getattr(option.type, "choices", ())
+    }
+    assert offered == WITH_JSON.keys() | ON_KERNELS
+    for name, arguments in WITH_JSON.items():
+        found = CliRunner().invoke(main, [name, *arguments, "--format", "json"])
+        assert next(iter(json.loads(found.stdout).items())) == ("version", 1), name

@@ -74,6 +74,12 @@ def test_layouts_are_compared_by_their_bases(tmp_path):
     assert first(encoding, path, "--shape", "32x64")["name"] == "sizes"
 
 
+def test_each_side_has_24_columns_at_least(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    text = run(NVMMAShared(128, 16), NVMMAShared(64, 16), "--shape", "64x64", status=1)
+    assert text.split("\n")[1].split() == 2 * ["#ttg.nvmma_shared<{swizz"]
+
+
 # ------------------------------------------------------------------------ descriptors
 
 

@@ -139,6 +139,41 @@ def test_an_image_that_cannot_run(run, tmp_path, image, status, said):
     assert said in run("image", file)[2]
 
 
+_NVRTC = """
+int nvrtcCompileProgram(void *program, int count, const char *const *options) {
+    while (count--) puts(*options++);
+    return 0;
+}
+int nvrtcGetCUBINSize(void *program, size_t *size) { return *size = 99, 0; }
+int nvrtcGetCUBIN(void *program, char *code) { return strcpy(code, "machine code"), 0; }
+int nvrtcGetPTXSize(void *program, size_t *size) { return *size = 5, 0; }
+int nvrtcGetPTX(void *program, char *code) { return strcpy(code, "PTX!"), 0; }
+"""
+_ASKS_FOR_MACHINE_CODE = """
+int main(void) {
+    const char *options[] = {"-arch=sm_90"};
+    char code[100];
+    size_t size;
+    nvrtcCompileProgram(0, 1, options), nvrtcGetCUBINSize(0, &size), nvrtcGetCUBIN(0, code);
+    printf("%d %s\\n", (int)size, code);
+}
+"""
+
+
+@needs_cc
+def test_a_program_that_compiles_while_it_runs_gets_ptx_for_machine_code(tmp_path, capfd):
+    """The library is a stand-in with NVRTC's functions."""
+    head = "#include <stdio.h>\n#include <string.h>\n"
+    for name, text in (("nvrtc.c", _NVRTC), ("user.c", _ASKS_FOR_MACHINE_CODE)):
+        (tmp_path / name).write_text(head + text)
+    options = ["cc", "-w", f"-Wl,-rpath,{tmp_path}", "-o"]
+    for more in (["libnvrtc.so", "nvrtc.c", "-shared", "-fPIC"], ["user", "user.c", "libnvrtc.so"]):
+        subprocess.run([*options, *more], check=True, cwd=tmp_path)
+    (gpu,) = emulated_gpus(90)
+    assert run_program([str(tmp_path / "user")], gpu, print, print) == 0
+    assert capfd.readouterr().out == "-lineinfo\n-arch=sm_90\n5 PTX!\n"
+
+
 @needs_cc
 def test_a_signal_is_told_as_a_shell_does():
     (gpu,) = emulated_gpus(90)

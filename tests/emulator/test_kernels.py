@@ -152,6 +152,7 @@ def test_nested_emulation_comes_back():
 def test_the_pytest_fixture(emulated_gpu):
     assert active_gpu() is emulated_gpu
     assert torch.cuda.is_available()
+    assert torch.version.cuda == "13.0"
     assert torch.zeros(3, device="cuda").device.type == "cpu"
     assert torch.zeros(3, device=torch.cuda.current_device()).is_cuda
     torch.manual_seed(3)

@@ -77,6 +77,34 @@ def test_a_lane_fences_what_it_wrote_itself():
     assert not run(body, block=32)[:4].any()
 
 
+# ------------------------------------------- an arrival that nobody waits for at the end
+
+ARRIVES = """
+ @%p1 mbarrier.init.shared.b64 [%r1], 128;
+ bar.sync 0;
+ shl.b32 %r3, %r0, 2;
+ add.u32 %r4, %r2, %r3;
+ cvt.u64.u32 %rd2, %r3;
+ add.u64 %rd3, %rd1, %rd2;
+ cp.async.ca.shared.global [%r4], [%rd3], 4;
+ cp.async.mbarrier.arrive.noinc.shared.b64 [%r1];
+ cp.async.wait_all;
+"""
+WAITS = """
+WAIT:
+ mbarrier.try_wait.parity.shared.b64 %p3, [%r1], 0;
+ @!%p3 bra WAIT;
+"""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_block_ends_before_its_copies_have_arrived(schedule):
+    """That a thread's copies are done does not say that they have arrived at the mbarrier."""
+    run(ARRIVES + WAITS, schedule=schedule)
+    with pytest.raises(SynchronizationFault, match=r"the block ends, and|which has ended"):
+        run(ARRIVES, schedule=schedule)
+
+
 # -------------------------------------------------------- an mbarrier that ends early
 
 INVAL = """
@@ -208,6 +236,7 @@ W{n}:
 SLICES = "".join(
     f" add.u64 %rd6, %rd5, {2 * number};\n"
     " @%p1 tcgen05.mma.cta_group::1.kind::f16 [%r9], %rd6, %rd6, %r13, %p6;\n"
+    " setp.eq.u32 %p6, 0, 0;\n"
     for number in range(4)
 )
 PRODUCT = f"""

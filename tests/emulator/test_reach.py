@@ -86,6 +86,26 @@ def test_a_view_is_reached_exactly(view, writes):
         assert torch.equal(base, before)
 
 
+class Wrapped:
+    """What Triton takes for a pointer, and is no tensor."""
+
+    def __init__(self, tensor):
+        self.tensor, self.dtype = tensor, tensor.dtype
+
+    def data_ptr(self):
+        return self.tensor.data_ptr()
+
+
+def test_an_object_with_an_address():
+    """It reaches the tensor there, and nothing beside it."""
+    whole, target = torch.arange(128.0), torch.zeros(64)
+    copy[(1,)](Wrapped(whole[:64]), Wrapped(target), 0, 64)
+    assert torch.equal(target, whole[:64] + 1)
+    alone = torch.arange(64.0)
+    with pytest.raises(MemoryFault):
+        copy[(1,)](Wrapped(alone), target, 64, 64)
+
+
 @pytest.mark.parametrize("view", ["rows", "front"])
 def test_padding_behind_a_view(view):
     """A kernel that writes whole tiles into rows that were allocated wider than they are named."""

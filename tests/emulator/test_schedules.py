@@ -63,8 +63,8 @@ def test_drawn_commits_are_never_misjudged():
     that says, whether or not anybody relies on it."""
     counts = {"proven": 0, "witness": 0, "fault": 0, "not decided": 0}
     stood_in = 0
-    for seed in range(5000, 5060):
-        program = drawn_commits(seed)
+    for seed in [*range(5000, 5060), *range(480901, 480931)]:
+        program = drawn_commits(seed, own=seed > 6000)
         outcome, verdict = said(program)
         if "it could count for that one" in str(verdict):
             continue

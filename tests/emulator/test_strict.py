@@ -371,7 +371,7 @@ def test_the_command(script):
 def test_a_machine_reads_what_was_taken_and_what_is_a_fault(script):
     found = command("--format", "json", script)
     told = json.loads(found.stderr)
-    assert (found.exit_code, told["launches"], told["faults"]) == (0, 2, {})
+    assert (found.exit_code, told["version"], told["launches"], told["faults"]) == (0, 1, 2, {})
     assert list(told["undefined"]) == ["last-store"]
     assert set(told["undefined"]["last-store"]) >= {"undefined", "document", "evidence"}
     strict = command("--strict", "--format", "json", script)

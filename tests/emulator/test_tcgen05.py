@@ -6,6 +6,7 @@ emulator uses.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -49,6 +50,7 @@ from triton_ext.emulator.errors import (
     SynchronizationFault,
     TensorMemoryFault,
     UninitializedRead,
+    UnreadSums,
 )
 from triton_ext.emulator.units.matrix_product import EXACT, aligned_sum
 
@@ -65,7 +67,7 @@ def run(
     shared: int = 0,
     grid: int = 1,
     threads: int = 128,
-    strict: bool = False,
+    **options: bool,
 ) -> None:
     run_ptx(
         text,
@@ -75,7 +77,7 @@ def run(
         dynamic_smem_bytes=STATE + shared,
         schedule=schedule,
         seed=1,
-        strict=strict,
+        **options,
     )
 
 
@@ -963,6 +965,22 @@ def test_missing_wait_for_a_store(schedule: str) -> None:
         )  # fmt: skip
     faulty(allocate(32) + store_x(wait=False) + load_x() + free(32),
            SynchronizationFault, "tcgen05.wait::st", "is read by tcgen05.ld")  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("loaded", [32, 16, 0])
+def test_sums_that_nobody_read(loaded: int, schedule: str) -> None:
+    """A product that does not add to the one before loses its sums: reported on request. All of
+    them must have been read: 16 of 32 columns are not enough."""
+    text = kernel(
+        SETUP + product() + product(accumulate=True) + commit_and_wait(0)
+        + (load_x(loaded) if loaded else "") + MEET + product() + commit_and_wait(1, 1) + free(64)
+    )  # fmt: skip
+    run(text, NOTHING, NOTHING.copy(), schedule, shared=16384)
+    with contextlib.nullcontext() if loaded == 32 else pytest.raises(UnreadSums) as caught:
+        run(text, NOTHING, NOTHING.copy(), schedule, shared=16384, check_unread=True)
+    if caught is not None:
+        assert f"lane 0, column {loaded} is overwritten" in str(caught.value)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

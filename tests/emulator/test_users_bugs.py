@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
@@ -49,4 +50,8 @@ def test_a_bug_is_explained(program, name, kind, said, line):
     (fault,) = faults
     assert type(fault).__name__ == kind
     assert said in fault.message
-    assert line in SOURCE.read_text().splitlines()[fault.instruction.source.line - 1]
+    lines = SOURCE.read_text().splitlines()
+    assert line in lines[fault.instruction.source.line - 1]
+    if name == "barrier":  # the other access has its line, too
+        other = re.search(r"was written by warp \d \[\S+bugs\.cu:(\d+)\]", fault.message)
+        assert "part[t] = in[t]" in lines[int(other[1]) - 1]

@@ -117,6 +117,16 @@ def test_illegal_fields(arguments, argument):
     assert caught.value.argument == argument
 
 
+@pytest.mark.parametrize(
+    ("width", "major", "is_read"), [(128, "K", False), (128, "MN", True), (0, "K", True)]
+)
+def test_which_operands_need_the_leading_offset(width, major, is_read):
+    """PTX ISA, "Leading dimension byte offset": not those that are swizzled and K-major."""
+    descriptor = SmemDescriptor(90, 0, 16, 1024, width)
+    assert descriptor.reads_leading(major) == is_read
+    assert ("LBO 16 (not read)" in descriptor.strides(major)) != is_read
+
+
 def test_architecture_names():
     names = (90, "sm_90", "sm_90a", "SM_100A", 100, "sm_103", "100")
     assert [architecture(name) for name in names] == [90, 90, 90, 100, 100, 100, 100]

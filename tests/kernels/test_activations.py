@@ -84,6 +84,7 @@ SPECIAL = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 3e38, -3e38, 1
         ("relu", torch.relu(SPECIAL)),
         ("gelu", torch.where(-math.inf == SPECIAL, math.nan, gelu(SPECIAL).float())),
         ("gelu_tanh", gelu_tanh(SPECIAL).float()),
+        ("quick_gelu", SPECIAL * torch.sigmoid(1.702 * SPECIAL)),
         ("silu", torch.nn.functional.silu(SPECIAL)),
     ],
 )

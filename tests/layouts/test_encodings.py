@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -90,6 +91,39 @@ def linear_encodings(draw):
 def test_spellings(text, encoding):
     assert NVMMAShared.parse(text) == encoding
     assert parse_encoding(text) == encoding
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("NVMMASharedLayout(128, 16)", NVMMAShared(128, 16)),
+        ("ttgl.NVMMASharedLayout(32, 8, 3, True)", NVMMAShared(32, 8, rank=3, transposed=True)),
+        (
+            "gl.SwizzledSharedLayout(8, 1, max_phase=8, order=[1, 0])",
+            SwizzledShared(8, 1, 8, (1, 0)),
+        ),
+        ("#shared1 = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false,"
+         " elementBitWidth = 16}>", NVMMAShared(128, 16)),
+    ],
+)  # fmt: skip
+def test_a_line_of_a_script_or_of_a_dump(text, encoding):
+    assert parse_encoding(text) == encoding
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("BlockedLayout([1], [32], [4], [0])", "must be one of NVMMASharedLayout, Swizzled"),
+        ("NVMMASharedLayout(128)", "element_bitwidth must be given"),
+        ("NVMMASharedLayout(128, 16, swizzle=2)", "the arguments of NVMMASharedLayout are"),
+        ("NVMMASharedLayout(128, BITS)", "must be one call with literal arguments"),
+        ("NVMMASharedLayout(128, 16", "must be one call with literal arguments"),
+        ("NVMMASharedLayout(96, 16)", "must be one of 0, 32, 64, 128"),
+    ],
+)
+def test_a_line_of_a_script_that_is_wrong(text, rule):
+    with pytest.raises(LayoutError, match=re.escape(rule)):
+        parse_encoding(text)
 
 
 def test_seed_001_attribute_prints_as_in_the_seed():
@@ -309,6 +343,17 @@ def interop():
 @given(encoding=all_encodings())
 def test_gluon_round_trip(interop, encoding):
     assert interop.from_gluon(interop.to_gluon(encoding)) == encoding
+
+
+@given(all_encodings())
+def test_gluons_own_text(interop, encoding):
+    """What Gluon prints of a layout, and what a script has, which names its module."""
+    try:
+        text = repr(interop.to_gluon(encoding))
+    except LayoutError:  # one that Gluon has not
+        return
+    assert parse_encoding(text) == encoding
+    assert parse_encoding(f" gl.{text}\n") == encoding
 
 
 def test_gluon_builds_the_attribute_that_we_print(interop):

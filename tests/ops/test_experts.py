@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+import plan_launch  # noqa: E402
 from covers import in_turn, pairwise  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
@@ -544,6 +545,71 @@ def test_torchs_mxfp8_of_groups():
 @pytest.mark.skipif(
     not hasattr(torch.nn.functional, "scaled_grouped_mm"), reason="torch has no scaled_grouped_mm"
 )
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4"])
+def test_groups_of_four_bits(name):
+    """As torch has them, nvfp4 with two scales; rows in any order, and those that count, too."""
+    functional, generator = torch.nn.functional, torch.Generator().manual_seed(7)
+    lengths, k, n = [5, 0, 141], 160, 48
+    counts = torch.tensor(lengths).int()
+    made = [plan_launch.block_scaled(name, size, k, generator) for size in lengths if size]
+    a, scale_a, of_a = (torch.cat([each[part].view(torch.uint8) if part < 2 else each[part]
+                                   for each in made]) for part in range(3))  # fmt: skip
+    made = [plan_launch.block_scaled(name, n, k, generator) for _ in lengths]
+    b, scale_b, of_b = (torch.stack([each[part].view(torch.uint8) if part < 2 else each[part]
+                                     for each in made]) for part in range(3))  # fmt: skip
+    kind = E4M3 if name == "nvfp4" else E8M0
+    a, b = a.view(torch.float4_e2m1fn_x2), b.view(torch.float4_e2m1fn_x2).mT
+    scale_a, scale_b = scale_a.view(kind).view(-1, 512), scale_b.view(kind).view(3, -1)
+    expected = torch.cat([of_a[:5] @ of_b[0].t(), of_a[5:] @ of_b[2].t()])
+    recipe, whole = functional.ScalingType.BlockWise1x32, functional.ScalingType.TensorWise
+    swizzles = [functional.SwizzleType.SWIZZLE_32_4_4]
+    recipes, wholes = [recipe], ()
+    if name == "nvfp4":
+        recipes, wholes = [functional.ScalingType.BlockWise1x16, whole], (torch.full((1,), 0.5),)
+        swizzles.append(functional.SwizzleType.NO_SWIZZLE)
+        expected = expected * 0.25
+    scales = [scale_a, *wholes], [scale_b, *(each.clone() for each in wholes)]
+    offs = counts.cumsum(0).int()
+    order = torch.randperm(len(a), generator=generator).int()
+    with triton_ext.emulate("sm_100"):
+        with triton_ext.drop_in():
+            for _ in range(3):  # the third is a shortcut
+                found = functional.scaled_grouped_mm(
+                    a, b, scales[0], recipes, scales[1], recipes, swizzles, swizzles, offs=offs
+                )
+                assert torch.equal(found, expected.bfloat16())
+        pairs = [tuple(each) if wholes else each[0] for each in scales]
+        bytes_of = a.view(torch.uint8)
+        turned = torch.empty_like(bytes_of).index_copy(0, order.long(), bytes_of)
+        gathered = triton_ext.scaled_grouped_mm(
+            turned.view(torch.float4_e2m1fn_x2), b, *pairs, offs, rows=order
+        )
+        assert torch.equal(gathered, expected.bfloat16())
+        wrong = scales[1][0], torch.ones(2)
+        with pytest.raises(LayoutError, match=r"scale_b.*an fp32 of one element"):
+            triton_ext.scaled_grouped_mm(a, b, pairs[0], wrong, offs)
+        with pytest.raises(LayoutError, match=r"scale_a\.dtype.*must be"):
+            triton_ext.scaled_grouped_mm(a, b, torch.ones(1), torch.ones(1), offs)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch, "_scaled_grouped_mm"), reason="torch has no _scaled_grouped_mm"
+)
+def test_the_drop_in_takes_two_batches_with_scales_of_rows():
+    generator = torch.Generator().manual_seed(10)
+    a, b = (integers(generator, 3, size, 64, dtype=E4M3) for size in (20, 48))
+    scales = [2.0 ** torch.randint(-2, 3, (3, size), generator=generator) for size in (20, 48)]
+    x, y = (
+        each.double() * scale[..., None] for each, scale in zip((a, b), scales, strict=True)
+    )  # fmt: skip
+    with triton_ext.emulate("sm_90"), triton_ext.drop_in():
+        made = torch._scaled_grouped_mm(a, b.mT, *scales, out_dtype=torch.bfloat16)
+    assert torch.equal(made, (x @ y.mT).bfloat16())
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.nn.functional, "scaled_grouped_mm"), reason="torch has no scaled_grouped_mm"
+)
 def test_the_drop_in_takes_recipes_of_groups():
     generator = torch.Generator().manual_seed(8)
     lengths, k, n = [3, 0, 18], 64, 32
@@ -589,6 +655,85 @@ def test_the_drop_in_takes_recipes():
         )
     assert torch.equal(made, expected)
     assert torch.equal(older, expected)
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_mm"), reason="torch has no scaled_mm")
+@pytest.mark.parametrize(
+    ("m", "n", "k", "rows", "columns"),
+    [(8, 48, 600, 1, 1), (256, 48, 600, 128, 1), (7, 16, 96, 1, 1)],
+)
+def test_recipes_as_torch_has_their_scales(m, n, k, rows, columns):
+    """Those of 1 x 128 along K second for b, too; of 128 x 128 first, padded to a multiple of 4."""
+    kind, functional = torch.nn.functional.ScalingType, torch.nn.functional
+    recipes = {1: kind.BlockWise1x128, 128: kind.BlockWise128x128}
+    generator = torch.Generator().manual_seed(k)
+
+    def as_torch_has_them(scales, together):
+        if together == 1:
+            return scales.t().contiguous().t()
+        padded = torch.full((len(scales), -(-scales.shape[1] // 4) * 4), float("nan"))
+        padded[:, : scales.shape[1]] = scales
+        return padded.t()
+
+    (a, scale_a, x), (b, scale_b, y) = (
+        scaled(generator, size, k, together) for size, together in ((m, rows), (n, columns))
+    )
+    scale_a, scale_b = as_torch_has_them(scale_a, rows), as_torch_has_them(scale_b, columns)
+    with triton_ext.emulate("sm_90"), triton_ext.drop_in():
+        made = functional.scaled_mm(
+            a, b.t(), scale_a, recipes[rows], scale_b, recipes[columns],
+            output_dtype=torch.float32,
+        )  # fmt: skip
+    assert torch.equal(made, (x @ y.t()).float())
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_mm"), reason="torch has no scaled_mm")
+@pytest.mark.parametrize(("name", "rows"), [("mxfp8", 1), ("mxfp4", 7), ("nvfp4", 130)])
+def test_the_drop_in_takes_what_blackwell_scales(name, rows):
+    """As torchao and vLLM call them, by recipes and without; nvfp4 with two scales, too."""
+    kind, swizzle = torch.nn.functional.ScalingType, torch.nn.functional.SwizzleType
+    generator = torch.Generator().manual_seed(rows)
+    (a, scale_a, x), (b, scale_b, y) = (
+        plan_launch.block_scaled(name, size, 160, generator) for size in (rows, 48)
+    )
+    if name != "mxfp8":
+        a, b = a.view(torch.float4_e2m1fn_x2), b.view(torch.float4_e2m1fn_x2)
+    bias = integers(generator, 48)
+    exact = x @ y.t()
+    recipe = kind.BlockWise1x16 if name == "nvfp4" else kind.BlockWise1x32
+    wholes = torch.tensor(0.5), torch.full((1,), 0.25)
+    pair, swizzled = [recipe, kind.TensorWise], swizzle.SWIZZLE_32_4_4
+    with triton_ext.emulate("sm_100"), triton_ext.drop_in():
+        older = torch._scaled_mm(a, b.t(), scale_a, scale_b, bias=bias, out_dtype=torch.bfloat16)
+        newer = torch.nn.functional.scaled_mm(
+            a, b.t(), scale_a, recipe, scale_b, recipe, swizzled, swizzled,
+            output_dtype=torch.float32,
+        )  # fmt: skip
+        if name == "nvfp4":
+            both = [swizzled, swizzle.NO_SWIZZLE]
+            for _ in range(3):  # the third is a shortcut
+                two = torch.nn.functional.scaled_mm(
+                    a, b.t(), [scale_a, wholes[0]], pair, [scale_b, wholes[1]], pair, both, both,
+                    output_dtype=torch.float32,
+                )  # fmt: skip
+                assert torch.equal(two, (exact / 8).float())
+    assert torch.equal(older, (exact + bias.double()).bfloat16())
+    assert torch.equal(newer, exact.float())
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_the_drop_in_takes_products_of_int8(arch):
+    generator = torch.Generator().manual_seed(9)
+    a, b = (
+        torch.randint(-128, 128, s, generator=generator).to(torch.int8) for s in ((3, 96), (72, 96))
+    )
+    out = torch.empty(3, 72, dtype=torch.int32)
+    with triton_ext.emulate(arch) as gpu, triton_ext.drop_in():
+        made = torch._int_mm(a, b.t())
+        torch._int_mm(a, b.t(), out=out)
+        assert gpu.launches == 2
+    assert torch.equal(made.double(), a.double() @ b.double().t())
+    assert torch.equal(out, made)
 
 
 def test_groups_are_traced():

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import triton_ext
-from triton_ext.ops import fusion
+from triton_ext.ops import activated
+from triton_ext.ops.activated import pair_of
 
 ACTIVATIONS = {
     "silu": nn.SiLU(),
@@ -81,9 +82,49 @@ class Shared(Gated):
         return self.act_fn(gate) * self.up_proj(x) + gate
 
 
+class QuickGelu(nn.Module):
+    """Known by what it computes."""
+
+    def forward(self, x):
+        return x * torch.sigmoid(1.702 * x)
+
+
+class Attention(nn.Module):
+    """What is called, not looked into."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(32))
+
+    def forward(self, x, mask, factor=1.0, wide=False):
+        x = x * self.scale * factor
+        x = x if mask is None else x + mask
+        return x.float() if wide else x, None
+
+
+class Layer(Gated):
+    """As Whisper's: a whole layer, that decides by its arguments and by types."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.attention, self.dropout = Attention(), 0.0
+
+    def forward(self, x, mask, memory=None, scaled=False, **others):
+        y, _ = self.attention(x, mask, **others)
+        if memory is not None:
+            y = y + memory
+        y = y + self.down_proj(self.act_fn(self.gate_proj(y.to(self.up_proj.weight.dtype))))
+        if y.dtype == torch.float32:
+            y = -y
+        return 2 * y if scaled else y
+
+
 class Branching(Gated):
     def forward(self, x):
         return super().forward(x) if x.sum() > 0 else x
+
+
+ACTIVATIONS["quick"] = QuickGelu()
 
 
 def model_of(kind, *arguments):
@@ -94,13 +135,13 @@ def model_of(kind, *arguments):
 @pytest.fixture
 def launches(monkeypatch):
     """The activations that products were asked for."""
-    found, linear = [], fusion.linear
+    found, linear = [], activated.linear
 
     def spy(*arguments, activation=None):
         found.append(activation)
         return linear(*arguments, activation=activation)
 
-    monkeypatch.setattr(fusion, "linear", spy)
+    monkeypatch.setattr(activated, "linear", spy)
     return found
 
 
@@ -113,6 +154,7 @@ def launches(monkeypatch):
         (Gated, ("tanh_module",), "geglu_tanh"),
         (Reversed, ("relu",), "reglu"),
         (Plain, ("gelu", True), "gelu"),
+        (Plain, ("quick",), "quick_gelu"),
         (Gated, ("silu", True), "silu"),  # gated products of two biases are two
         (Halves, ("gelu",), "geglu"),
         (Swapped, ("silu",), None),
@@ -148,6 +190,102 @@ def test_the_mode_is_that_of_the_call(launches, mode):
     assert launches == ["silu"]
 
 
+def test_ways_of_calling_a_module(launches):
+    """Each has its own trace; one whose types are others than the layers' is left as it is."""
+    torch.manual_seed(0)
+    layer, x = Layer("silu").bfloat16().eval(), torch.randn(2, 24, 32).bfloat16()
+    ways = [
+        ((x, None), {}),
+        ((x, x), {}),
+        ((x, None), {"memory": x}),
+        ((x,), {"mask": None, "memory": None, "scaled": True, "factor": 0.5}),
+        ((x, None, x, True), {"factor": 2.0}),
+    ]
+    with torch.no_grad(), triton_ext.emulate("sm_90"):
+        expected = [layer(*arguments, **others) for arguments, others in ways]
+        wide = layer(x, None, wide=True)
+        assert triton_ext.fuse_activations(layer) == [""]
+        for (arguments, others), exact in zip(ways, expected, strict=True):
+            for _ in range(2):
+                made = layer(*arguments, **others)
+                assert (made - exact).abs().max() < 0.1
+        assert launches == ["silu"] * 10
+        assert torch.equal(layer(x, None, wide=True), wide)
+        assert layer(x, None).dtype == torch.bfloat16
+
+
+class Asking(Gated):
+    """Asks what its arguments and attributes are, of which a proxy knows nothing."""
+
+    def __init__(self, question):
+        super().__init__()
+        self.question, self.factor = question, 2.0
+
+    def forward(self, x, cache=None):
+        y = self.down_proj(self.act_fn(self.gate_proj(x)))
+        asked = {
+            "argument": lambda: isinstance(x, torch.Tensor) and not isinstance(cache, dict),
+            "parameter": lambda: isinstance(self.up_proj.weight, nn.Parameter),
+            "computed": lambda: isinstance(y, torch.Tensor),
+            "is_tensor": lambda: torch.is_tensor(y),
+            "hasattr": lambda: not hasattr(cache, "update"),
+            "getattr": lambda: getattr(y, "is_quantized", True) is False,
+            "callable": lambda: not callable(y),
+        }
+        return y * self.factor if asked[self.question]() else -y
+
+
+class AskingType(Asking):
+    def forward(self, x):
+        y = self.down_proj(self.act_fn(self.gate_proj(x)))
+        return y * self.factor if type(y) is torch.Tensor else -y
+
+
+@pytest.mark.parametrize(
+    ("kind", "question", "fused"),
+    [
+        (Asking, "argument", 2),
+        (Asking, "parameter", 2),
+        (Asking, "computed", 0),
+        (Asking, "is_tensor", 0),
+        (Asking, "hasattr", 1),  # of None there is an answer
+        (Asking, "getattr", 0),
+        (Asking, "callable", 0),
+        (AskingType, "", 0),
+    ],
+)
+def test_what_a_forward_asks_is_answered_as_in_a_call(launches, kind, question, fused):
+    torch.manual_seed(0)
+    model, x = kind(question).bfloat16().eval(), torch.randn(24, 32).bfloat16()
+    calls = [(x,)] if kind is AskingType else [(x,), (x, {"update": x})]
+    with torch.no_grad(), triton_ext.emulate("sm_90"):
+        expected = [model(*arguments) for arguments in calls]
+        triton_ext.fuse_activations(model)
+        for arguments, exact in zip(calls, expected, strict=True):
+            assert (model(*arguments) - exact).abs().max() < 2e-2
+    assert launches == ["silu"] * fused
+
+
+def test_attributes_that_change(launches):
+    """A module with others than when it was changed does what it did before."""
+    torch.manual_seed(0)
+    model, x = Asking("parameter").bfloat16().eval(), torch.randn(24, 32).bfloat16()
+    model.function = torch.neg
+    other = copy.deepcopy(model)
+    triton_ext.fuse_activations(model)
+    with torch.no_grad(), triton_ext.emulate("sm_90"):
+        for name, value in (("factor", 3.0), ("act_fn", nn.ReLU()), ("function", torch.abs)):
+            before = getattr(model, name)
+            for each in (model, other):
+                setattr(each, name, value)
+            assert torch.equal(model(x), other(x))
+            assert not launches
+            for each in (model, other):
+                setattr(each, name, before)
+        model(x)
+    assert launches == ["silu"]
+
+
 def test_training_is_as_before(launches):
     model, x = model_of(Gated), torch.randn(24, 32).bfloat16()
     other = copy.deepcopy(model)
@@ -172,7 +310,7 @@ def test_weights_that_were_moved_are_multiplied_apart(launches):
     assert launches == ["silu", None]
     assert (made - expected).abs().max() < 2e-2
     assert triton_ext.fuse_activations(model) == ["0"]
-    assert fusion._pair(model[0].gate_proj.weight, model[0].up_proj.weight) is not None
+    assert pair_of(model[0].gate_proj.weight, model[0].up_proj.weight) is not None
 
 
 def test_layers_that_were_replaced_are_called(launches):
@@ -194,7 +332,7 @@ def test_what_is_loaded_copied_and_pickled():
     model, x = model_of(Gated), torch.randn(24, 32).bfloat16()
     triton_ext.fuse_activations(model)
     model.load_state_dict({name: value * 2 for name, value in model.state_dict().items()})
-    assert fusion._pair(model[0].gate_proj.weight, model[0].up_proj.weight) is not None
+    assert pair_of(model[0].gate_proj.weight, model[0].up_proj.weight) is not None
     with torch.no_grad():
         for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
             assert type(other[0]) is Gated

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import triton_ext
-from triton_ext.ops import checks, launches, overrides, planning, plans, shortcuts
+from triton_ext.ops import checks, launches, overrides, planning, plans, shortcuts, torch_products
 from triton_ext.ops.device import Gpu
 
 
@@ -62,8 +62,8 @@ def started():
         patch.setattr(launches, "_workspace", workspace)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         patch.setattr(checks, "find_gpu", lambda device: gpu)
-        patch.setattr(overrides, "offers", lambda device: True)
-        for module in (checks, overrides):
+        patch.setattr(torch_products, "offers", lambda device: True)
+        for module in (checks, torch_products):
             patch.setattr(module, "require_gpu", lambda device: gpu)
         patch.setattr(overrides, "active_emulator", lambda: gpu)
         patch.setattr(plans, "_current_gpu", lambda: -1)

@@ -33,10 +33,10 @@ from triton_ext.ops import (  # noqa: E402
     checks,
     device,
     launches,
-    overrides,
     planning,
     plans,
     rule,
+    torch_products,
     tuned,
     tuning,
 )
@@ -394,7 +394,7 @@ def measured(gpu, monkeypatch):
 
     monkeypatch.setattr(tuning, "measure", noted)
     monkeypatch.setattr(tuning, "device_seconds", seconds)
-    monkeypatch.setattr(overrides, "offers", lambda torch_device: True)
+    monkeypatch.setattr(torch_products, "offers", lambda torch_device: True)
     monkeypatch.setattr(rule, "_given", None)
     triton_ext.measured_kernels()
     yield asked
@@ -539,7 +539,7 @@ def test_the_command(monkeypatch, gpu):
         tune_command, [*arguments, "--batch", "2", "--format", "json"], catch_exceptions=False
     )
     found = json.loads(done.output)
-    assert found["problem"]["batch"] == 2
+    assert (found["version"], found["problem"]["batch"]) == (1, 2)
     assert [row["seconds"] for row in found["measured"]] == [1, 2, 3, 4]
     assert found["torch_seconds"] == 5
 

@@ -12,6 +12,7 @@ from ptx_corruptions import Editor  # noqa: E402
 from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
+from triton.experimental.gluon.language.nvidia import blackwell  # noqa: E402
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier  # noqa: E402
 from up_to_ptx import compile_to_ptx  # noqa: E402
 
@@ -56,6 +57,48 @@ def test_stages_of_a_pipelined_copy(columns):
     else:
         _, results = compile_to_ptx(*given, arch=90)
         assert results.of("verify-descriptors")[0].report["unproven"] == {}
+
+
+@gluon.jit
+def scaled(out, TYPE: gl.constexpr, FORMAT: gl.constexpr):
+    """One block-scaled product of a tile that is of TYPE, and taken as FORMAT."""
+    factors: gl.constexpr = blackwell.TensorMemoryScalesLayout()
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([128, 128], TYPE)
+    a = gl.allocate_shared_memory(TYPE, [128, 128], layout)
+    b = gl.allocate_shared_memory(gl.float8e5, [128, 128], layout)
+    scales = blackwell.allocate_tensor_memory(gl.uint8, [128, 4], factors)
+    scales.store(gl.full([128, 4], 127, gl.uint8, scales.get_reg_layout()))
+    sums: gl.constexpr = blackwell.TensorMemoryLayout((128, 128), 1)
+    acc = blackwell.allocate_tensor_memory(gl.float32, [128, 128], sums)
+    done = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(done, count=1)
+    transposed = b.permute((1, 0))
+    blackwell.tcgen05_mma_scaled(a, transposed, acc, scales, scales, FORMAT, "e5m2", use_acc=False)
+    blackwell.tcgen05_commit(done)
+    mbarrier.wait(done, 0)
+    found = acc.load(acc.get_reg_layout())
+    columns = gl.arange(0, 128, gl.SliceLayout(0, found.type.layout))
+    rows = gl.arange(0, 128, gl.SliceLayout(1, found.type.layout))
+    gl.store(out + 128 * rows[:, None] + columns[None, :], found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken", "right"),
+    [("float8e4nv", "e4m3", True), ("float8e4nv", "e5m2", False), ("uint8", "e5m2", True)],
+)
+def test_an_fp8_tile_has_one_format(kind, taken, right):
+    """Gluon is told the format of a tile: one that is not its type's makes other numbers, without
+    a word. Bytes may be of any."""
+    constants = {"TYPE": getattr(gl, kind), "FORMAT": taken}
+    types = {"out": "*fp32", **dict.fromkeys(constants, "constexpr")}
+    source = GluonASTSource(scaled, types, constants)
+    given = source, "verify-descriptors{output=none}"
+    if right:
+        compile_to_ptx(*given, arch=100)
+        return
+    said = "A is a tile of f8E4M3FN, and is multiplied as e5m2"
+    with pytest.raises(PassCompilationError, match=said):
+        compile_to_ptx(*given, arch=100)
 
 
 BULK = (

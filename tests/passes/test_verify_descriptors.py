@@ -20,7 +20,7 @@ from sites import ALL, SUPPORT, triton_sites
 
 from triton_ext.mlir.module import MlirModule
 from triton_ext.passes import Compilation, Outcome, get_pass
-from triton_ext.passes.verify_descriptors import traces
+from triton_ext.passes.verify_descriptors import clusters, traces
 from triton_ext.passes.verify_descriptors.meaning.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.meaning.mlir_scalars import Scalars
 from triton_ext.passes.verify_descriptors.running.launches import TrialLaunch
@@ -689,7 +689,8 @@ def test_a_trace_that_ends_before_the_last_store(monkeypatch):
     """Stores behind the last event of a shortened trace are not missed, for any length."""
     kernel = corpus().named("attention-attention-shared-64-causal-sm100")
     for share in range(3, 40, 3):
-        monkeypatch.setattr(traces, "_SHORTER", share)
+        for module in (clusters, traces):
+            monkeypatch.setattr(module, "SHORTER", share)
         assert verified(kernel).diagnostics == []
 
 

@@ -148,8 +148,9 @@ def test_a_fatbin_for_several_architectures(tmp_path):
     old = PTX.replace("sm_100a", "sm_75").encode()
     path = tmp_path / "k.fatbin"
     path.write_bytes(fatbin((1, old, 0, 0, 0), (1, PTX.encode(), 0, 0, 0)))
-    objects = json.loads(CliRunner().invoke(main, ["ptx", str(path), "--format", "json"]).output)
-    assert [item["opcode"].split(".")[0] for item in objects] == ["tcgen05", "mbarrier"]
+    found = json.loads(CliRunner().invoke(main, ["ptx", str(path), "--format", "json"]).output)
+    opcodes = [item["opcode"].split(".")[0] for item in found["instructions"]]
+    assert opcodes == ["tcgen05", "mbarrier"]
     path.write_bytes(fatbin((1, old, 0, 0, 0)))
     wrong = CliRunner().invoke(main, ["ptx", str(path)])
     assert wrong.exit_code == 2

@@ -604,7 +604,7 @@ def test_command():
     assert text.startswith("matmul_sm100:\n")
     assert "  [kernels/matmul.py:168]\n          D: tensor memory [+0]\n" in text
     assert "tcgen05.ld.sync.aligned.32x32b.x64.b32 {%r111, %r112, %r113, ... %r174}" in text
-    objects = json.loads(run("-", "--format", "json", input=PTX).output)
+    objects = json.loads(run("-", "--format", "json", input=PTX).output)["instructions"]
     assert [item["opcode"].split(".")[0] for item in objects] == ["tcgen05", "mbarrier"]
     assert objects[0]["source"] == "kernel.py:7"
     assert objects[0]["values"]["A"]["descriptor"] == "0x4000404000010040"

@@ -212,6 +212,10 @@ PROGRAMS = [
     # signals of commits
     Program("a commit", ((W, ("M", "b", (0,))), (T, R)), {"b": 1}),
     Program("two commits, one wait", ((W, ("M", "b", (0,)), ("M", "b", (0,))), (T, R)), {"b": 1}),
+    Program("two commits, the last is awaited",
+            ((W, ("M", "b", (0,)), ("M", "c", (0,))), (("T", "c", 0), R)), {"b": 1, "c": 1}),
+    Program("two commits, the first is awaited",
+            ((W, ("M", "b", (0,)), ("M", "c", (0,))), (T, R)), {"b": 1, "c": 1}),
     Program("two commits for one phase", ((W, ("M", "b", (0,)), ("M", "b", (0,))), (T, R)),
             {"b": 2}),
     Program("a commit and an arrival", ((W, ("M", "b", (0,))), (A, T, R)), {"b": 2}),
@@ -280,9 +284,10 @@ PROGRAMS = [
 ]  # fmt: skip
 
 
-def drawn_commits(seed: int) -> Program:
-    """Two blocks, or three, that commit to each other, at random."""
-    pick = random.Random(seed)
+def drawn_commits(seed: int, *, own: bool = False) -> Program:
+    """Two blocks, or three, that commit to each other, at random. `own`: and to a barrier of their
+    own, for which they may not wait."""
+    pick, other = random.Random(seed), random.Random(seed)
     blocks = pick.choice((2, 2, 2, 3))
     every = tuple(range(blocks))
     laps = pick.choice((1, 2, 2, 3)) if blocks == 2 else 1
@@ -295,10 +300,15 @@ def drawn_commits(seed: int) -> Program:
                 ops.append(("W", f"x@{rank}", lap))
             ops.append(("M", "b", every))
             ops += [("T", f"b@{rank}", lap & 1)] if pick.random() < 0.8 else []
+            if own and other.random() < 0.3:
+                parity = ops.count(("M", "own", (rank,))) & 1
+                ops.append(("M", "own", (rank,)))
+                ops += [("T", f"own@{rank}", parity)] if other.random() < 0.5 else []
             if pick.random() < 0.2:
                 ops.append(("R", f"x@{reader}"))
         threads.append((*ops, ("K",)))
-    return Program(f"commits {seed}", tuple(threads), {"b": blocks}, every)
+    counts = {"b": blocks, "own": 1} if own else {"b": blocks}
+    return Program(f"commits {seed}", tuple(threads), counts, every)
 
 
 def drawn(seed: int) -> Program:

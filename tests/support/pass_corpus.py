@@ -337,6 +337,8 @@ def tma_jobs() -> Iterator[Job]:
     yield from kernel_jobs("tma", "gather_scatter", (100,), variants, "fp16")
     variants = {"fp16": {"dtype": "float16"}, "stages1": {"dtype": "bfloat16", "num_stages": 1}}
     yield from kernel_jobs("tma", "gather_matmul", (100,), variants)
+    variants = {"fp16": {"dtype": "float16"}}
+    yield from kernel_jobs("tma", "short_matmul", ARCHES, variants, "fp16")
     variants = {
         "fp32-add": {"dtype": "float32"}, "fp16-add": {"dtype": "float16"},
         "int32-max": {"dtype": "int32", "kind": "max"},

@@ -9,6 +9,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from triton_ext.kernels.element_types import BLOCK_SCALED, operand_types
 from triton_ext.kernels.launch import launch_plan
+from triton_ext.kernels.product import bias_type
 from triton_ext.layouts.triton.gluon import to_gluon
 
 TORCH_TYPES = {
@@ -115,7 +116,7 @@ def problem(config, m, n, k, device="cpu", exact=True, seed=0, shared=""):
         extras["b_scale"] = (torch.rand(count, generator=generator) + 0.5).to(device)
         expected *= extras["b_scale"].double()
     if config.epilogue.bias:
-        bias = torch.randn(n, generator=generator).to(TORCH_TYPES[config.product.bias_type])
+        bias = torch.randn(n, generator=generator).to(TORCH_TYPES[bias_type(config.product)])
         extras["bias"] = bias.to(device)
         expected += extras["bias"].double()
     if config.epilogue.residual:

@@ -180,9 +180,9 @@ class _Machine:
     def _signal(self, state: Any, signal: Any, left: Any) -> Any:
         """A commit arrives: in its own block after those before it.
 
-        In a block that has ended it is lost, and that is no fault if some commit of its tensor core
-        has arrived: who knows that knows that the work is done, as there is none but that of the
-        first.
+        In a block that has ended it is lost, and that is no fault if it arrives elsewhere, too, and
+        some commit of its tensor core has arrived: who knows that knows that the work is done, as
+        there is none but that of the first.
         """
         threads, copies, barriers, named, memory = state
         _, block, number, b = signal
@@ -190,11 +190,22 @@ class _Machine:
         before = [each for each in copies if each[:2] == ("M", block) and each[2] < number]
         if rank == block and any(home(each[3])[1] == block for each in before):
             return
-        if self._arrived(threads, copies, block) and self._ended(threads, rank):
+        alone = self._targets(block, number) == [block]
+        if not alone and self._arrived(threads, copies, block) and self._ended(threads, rank):
             yield threads, left, barriers, named, memory
             return
         self._living(threads, rank)
         yield threads, left, self._count(barriers, (name, rank), 1), named, memory
+
+    def _targets(self, block: int, number: int) -> list[int]:
+        """The blocks in which a commit of a block arrives."""
+        program = self.program
+        issued = (
+            [op for op in ops if op[0] == "M"]
+            for n, ops in enumerate(program.threads)
+            if program.rank(n) == block
+        )
+        return [rank for ops in issued if len(ops) > number for rank in ops[number][2]]
 
     def _arrived(self, threads: Any, copies: Any, block: int) -> bool:
         """Whether a commit of a block has arrived somewhere."""

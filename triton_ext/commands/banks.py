@@ -40,7 +40,6 @@ from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.render.words import by, counted
 
 ACCESSES = ("ldmatrix", "stmatrix", "chunk", "ld.shared", "st.shared", "fill")
-JSON_VERSION = 1
 MAX_ELEMENTS = 1 << 20
 """The largest tile; shared memory has room for a quarter of it."""
 _LIST = "list of integers; write it as 0,128,256"
@@ -233,7 +232,7 @@ def _show_fill(
 
     def found() -> dict[str, Any]:
         sizes = {"request_bytes": min(map(min, runs)), "requests_per_line": max(map(len, runs))}
-        return {"version": JSON_VERSION, **head, **sizes}
+        return {**head, **sizes}
 
     def text() -> list[str]:
         sizes = found()
@@ -276,7 +275,7 @@ def _show(
 
     show(
         form,
-        json=lambda: {"version": JSON_VERSION, **head, **totals, "worst_request": asdict(worst)},
+        json=lambda: {**head, **totals, "worst_request": asdict(worst)},
         text=text,
         svg=rendering("svg.bank_access_svg", _short(title), worst),
         html=html,

@@ -44,6 +44,8 @@ DTYPES = {
     "int16": 16, "e4m3": 8, "e5m2": 8, "int8": 8,
 }  # fmt: skip
 """Types of elements, and their bits; packed 4-bit types are bytes (--fp4-padded)."""
+JSON_VERSION = 1
+"""The first key of each command's JSON; a key that goes or changes its meaning raises it."""
 INSTALL = (
     "install both: pip install triton torch (or, from a checkout, pip install '.[kernels]');"
     " without a GPU, torch's CPU build suffices, from the index of CPU wheels that PyTorch's page"
@@ -363,11 +365,11 @@ def say(
 
 def show(form: str, *, err: bool = False, **renderers: Callable[[], Any]) -> None:
     """Print a result in the form that is asked for. `renderers`: for each form, what makes the
-    output: a text or its lines; for "json", a value or its text. Only the one that is asked for is
-    called."""
+    output: a text or its lines; for "json", an object, which is printed with its version, or a text
+    that has one. Only the one that is asked for is called."""
     found = renderers[form]()
     if form == "json" and not isinstance(found, str):
-        found = json.dumps(found, indent=2)
+        found = json.dumps({"version": JSON_VERSION, **found}, indent=2)
     text = found if isinstance(found, str) else "\n".join(found)
     say(text, err=err, coloured=form == "grid")
 

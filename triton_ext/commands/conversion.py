@@ -20,8 +20,6 @@ from triton_ext.render.conversion_text import (
 )
 from triton_ext.render.words import by, counted
 
-JSON_VERSION = 1
-
 
 def show_conversion(
     attributes: tuple[str, ...],
@@ -62,7 +60,6 @@ def show_conversion(
             *(changed_bits(source, after) if explained else ()),
         ],
         json=lambda: {
-            "version": JSON_VERSION,
             "source": attributes[0],
             "target": attributes[1],
             "shape": list(shape),

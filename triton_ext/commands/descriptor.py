@@ -25,7 +25,13 @@ from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescrip
 from triton_ext.hardware.instruction_descriptor import raw_fields as instruction_fields
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand, derive_operand
 from triton_ext.hardware.smem_descriptor import SmemDescriptor, problems, raw_fields
-from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, SharedLinear, parse_encoding
+from triton_ext.layouts.encodings import (
+    NVMMAShared,
+    SharedEncoding,
+    SharedLinear,
+    is_encoding,
+    parse_encoding,
+)
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.render.words import by
 
@@ -75,7 +81,7 @@ def descriptor(
       triton-ext descriptor --swizzle 64 --bits 16 --shape 128x128 --format html
       triton-ext descriptor 0x08200490 --kind f16
     """
-    value = what if what is not None and not what.lstrip().startswith("#") else None
+    value = what if what is not None and not is_encoding(what) else None
     if value is None and tile is not None:
         raise click.UsageError(f"{tile!r} is too much: one layout has one descriptor")
     of_tile = {**described.given(bits=True), "--shape": shape is not None}

@@ -15,10 +15,9 @@ from triton_ext.commands.common import SHAPE, format_option, refuse, show, time_
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.instruction_descriptor import KINDS
 from triton_ext.hardware.tensor_memory_encoding import TENSOR_ENCODINGS, parse_tensor_encoding
-from triton_ext.layouts.attributes import parse_attribute
 from triton_ext.layouts.cluster import checked_shape
 from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json
-from triton_ext.layouts.encodings import parse_encoding
+from triton_ext.layouts.encodings import is_encoding, parse_encoding
 from triton_ext.ptx.files import MAX_FILE_BYTES, ptx_of_bytes
 from triton_ext.reading import read_input
 from triton_ext.render.difference import (
@@ -32,7 +31,6 @@ from triton_ext.render.difference import (
 )
 from triton_ext.timeline.difference import compare_timelines
 
-JSON_VERSION = 1
 _LISTINGS = {"ptx": "PTX", "mlir": "TTGIR", "trace": "trace"}
 _Thing = tuple[str, Any]
 """What is compared: "layout" and a dump, "descriptor" and a number, or a listing and its text."""
@@ -81,7 +79,7 @@ def diff(
         raise click.UsageError("--arch and --kind are for descriptors")
     if kind is not None:
         refuse({"--arch": arch != "sm_100"}, "with --kind, which only Blackwell has")
-    if not any(what.lstrip().startswith("#") for what in (a, b)):
+    if not any(is_encoding(what) for what in (a, b)):
         refuse({"--shape": shape is not None}, "without an attribute, whose shape it is")
     found = _compared(left, right, arch, kind)
     show(form, json=lambda: _as_json(found), text=lambda: _as_text(found, a, b))
@@ -104,7 +102,7 @@ def _compared(left: _Thing, right: _Thing, arch: str, kind: str | None) -> Compa
 
 def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
     """What an argument names."""
-    if what.lstrip().startswith("#"):
+    if is_encoding(what):
         return "layout", _legal(_dump(what, shape), what)
     try:
         return "descriptor", int(what, 0)
@@ -139,7 +137,7 @@ def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
 
 def _dump(attribute: str, shape: tuple[int, ...] | None) -> LayoutDump:
     """The layout of an attribute, of shared or of tensor memory."""
-    if parse_attribute(attribute).mnemonic not in TENSOR_ENCODINGS:
+    if not any(f"{name}<" in attribute for name in TENSOR_ENCODINGS):
         return dump_encoding(parse_encoding(attribute), shape)
     encoding, sizes = parse_tensor_encoding(attribute), checked_shape(shape, 2)
     return LayoutDump("tile", str(encoding), encoding.to_linear_layout(sizes), sizes)
@@ -179,7 +177,6 @@ def _legal(dump: LayoutDump, what: str) -> LayoutDump:
 def _as_json(found: Comparison) -> dict[str, Any]:
     first = found.first
     return {
-        "version": JSON_VERSION,
         "kind": found.kind,
         "same": first is None,
         "first": None if first is None else {**vars(first), "says": found.says},

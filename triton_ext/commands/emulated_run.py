@@ -195,7 +195,7 @@ class EmulatedRun:
         }
         if self.stats:
             counts |= self.statistics.as_object()
-        say(json.dumps(counts, indent=2), err=True)
+        show(self.form, err=True, json=lambda: counts)
 
     def _end(self, gpu: EmulatedGpu) -> None:
         """What is said of a run that ended well."""

@@ -24,7 +24,7 @@ from triton_ext.commands.common import (
 )
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json, to_json
-from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
+from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, is_encoding, parse_encoding
 from triton_ext.reading import read_input
 from triton_ext.render.text import dump_text, explain
 from triton_ext.render.words import plain
@@ -69,9 +69,10 @@ def layout(
     """Dump the linear layout of a shared-memory encoding.
 
     The encoding is an MLIR attribute ('#ttg.nvmma_shared<{...}>', '#ttg.shared_linear<...>',
-    '#ttg.swizzled_shared<...>', '#ttg.padded_shared<...>'), or is given by --swizzle, --bits and so
-    on. A .ttgir or .mlir file dumps every shared encoding in it with the shapes that it is used at;
-    a .json file, what --format json wrote. "-" is stdin: either.
+    '#ttg.swizzled_shared<...>', '#ttg.padded_shared<...>') or a Gluon layout as it is written
+    ('NVMMASharedLayout(128, 16)'), or is given by --swizzle, --bits and so on. A .ttgir or .mlir
+    file dumps every shared encoding in it with the shapes that it is used at; a .json file, what
+    --format json wrote. "-" is stdin: either.
 
     \b
     Examples:
@@ -103,7 +104,7 @@ def layout(
     if what is not None and any(by_options.values()):
         used = ", ".join(option for option, used in by_options.items() if used)
         raise click.UsageError(f"give an attribute or file, or {used}, not both")
-    if what is not None and not what.lstrip().startswith("#"):
+    if what is not None and not is_encoding(what):
         for_one = {"--shape": shape is not None, "--core": core, "--check": check}
         for_one |= {"--disable-swizzle": disable_swizzle, **described.given(bits=True)}
         refuse(for_one, "with a file; it says its own")
@@ -192,7 +193,8 @@ def _read(name: str) -> list[LayoutDump]:
             raise
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise click.UsageError(
-            f"{name!r} is neither an attribute ('#ttg...<...>') nor a readable file: {reason}"
+            f"{name!r} is neither an attribute ('#ttg...<...>') nor a Gluon layout nor a readable"
+            f" file: {reason}"
         ) from None
     if name.endswith(".json") or text.lstrip().startswith("{"):
         return from_json(text)

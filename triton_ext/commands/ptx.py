@@ -94,7 +94,9 @@ def ptx(file: str, form: str) -> None:
                 say(line, err=True)
     show(
         form,
-        json=lambda: [_object(module, item) for module, _, items in listings for item in items],
+        json=lambda: {
+            "instructions": [_object(found, each) for found, _, items in listings for each in items]
+        },
         text=lambda: _lines(listings),
     )
 

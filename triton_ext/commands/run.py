@@ -112,7 +112,8 @@ def _schedule(text: str) -> str | Path:
 @click.option(
     "--check-unread",
     is_flag=True,
-    help="What TMA brings into shared memory must be read before another copy overwrites it.",
+    help="What TMA brings into shared memory, and what tcgen05.mma adds up, must be read before"
+    " another copy or product overwrites it.",
 )
 @click.option(
     "--strict",

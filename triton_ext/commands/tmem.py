@@ -27,8 +27,6 @@ from triton_ext.hardware.tensor_memory_encoding import TensorMemoryScales, parse
 from triton_ext.layouts.dump import layout_object
 from triton_ext.layouts.linear_layout import LinearLayout
 
-JSON_VERSION = 1
-
 
 def _element(text: str) -> tuple[int, int]:
     row, column = (int(part) for part in text.split(","))
@@ -105,7 +103,7 @@ def tmem(
             raise click.UsageError("give --n, --k, --scales, an attribute, or an --address")
         if form in ("svg", "html"):
             raise click.UsageError(f"--format {form} draws a matrix, not an --address alone")
-        cell = {"version": JSON_VERSION, "address": _cell(at)}
+        cell = {"address": _cell(at)}
         show(form, json=lambda: cell, text=lambda: _cell_text(at))
         return
     if attribute is not None or scales:
@@ -311,7 +309,6 @@ class _View:
         """For ``--format json``."""
         used, transfer = tmem_footprint(self.layout), self.transfer
         report: dict[str, Any] = {
-            "version": JSON_VERSION,
             "matrix": self.title,
             "shape": list(self.layout.out_dims.values()),
             "lanes": [[lanes.start, lanes.stop] for lanes in used.lanes],

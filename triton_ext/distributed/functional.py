@@ -58,7 +58,7 @@ def all_gather_matmul(
         b: (K, N), this rank's columns.
         group: the ranks; None for the default group.
         bias: (N,), added to each row.
-        activation: "relu", "gelu", "gelu_tanh" or "silu".
+        activation: as for `triton_ext.matmul`, none that is gated.
         scale_a: fp32, of one element, or (M, 1): a factor of this rank's rows. No gradients then.
         scale_b: fp32, of one element, or (1, N).
         out_dtype: the output's type; None for that of a 16-bit `a`, else fp32.

@@ -150,6 +150,10 @@ class UnreadCopy(EmulationError):
     """Bytes that a copy has brought into shared memory, and nobody read until another overwrote."""
 
 
+class UnreadSums(EmulationError):
+    """Sums of a product in tensor memory that nobody read until another product overwrote them."""
+
+
 class BarrierFault(EmulationError):
     """An mbarrier or barrier that is misused: not initialised, too many arrivals, bytes left."""
 

@@ -32,6 +32,19 @@ def check_kind(name: str, value: Any, kind: type, *, optional: bool = False) -> 
         raise LayoutError(f"{name}.layout", value.layout, "must be torch.strided")
 
 
+def pair_of(name: str, given: Any) -> tuple[Any, Any]:
+    """An operand's scales, of blocks or of whatever they are, and the one of the whole that may be
+    beside those of blocks, or None; LayoutError of a sequence that is no such pair."""
+    if not isinstance(given, (list, tuple)):
+        return given, None
+    if len(given) != 2:
+        rule = "a sequence must have two: the scales of blocks, and an fp32 of one element"
+        raise LayoutError(name, len(given), rule)
+    for each in given:
+        check_kind(name, each, Tensor)
+    return given[0], given[1]
+
+
 def check_dims(dims: int, **tensors: Any) -> None:
     """Raise LayoutError unless all are tensors of so many dimensions."""
     for name, tensor in tensors.items():

@@ -29,6 +29,7 @@ _is_grad_enabled = torch.is_grad_enabled
 _is_traced = torch.compiler.is_dynamo_compiling
 _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
+_has_storage = torch._C._has_storage
 
 
 def shortened(
@@ -208,6 +209,8 @@ def _without_gradient(call: Call) -> Tensor:
 
 def _differentiable(call: Call) -> Tensor:
     """A product in a backward: with gradients if those of the gradients are asked for."""
+    if not (is_bare(call) and _has_storage(call.a) and _has_storage(call.b)):
+        return by_operators(call)  # among others batches of gradients (``is_grads_batched``)
     if _is_grad_enabled():
         return with_gradient(call)
     a, b, epilogue, _, _, linear, _, batch_invariant = call

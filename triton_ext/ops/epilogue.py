@@ -148,12 +148,8 @@ def asks_for_gradient(*tensors: Tensor | None) -> bool:
 
 
 def without_activation(epilogue: Epilogue) -> Epilogue:
-    """The same sum, of a product without scales; the gradient of an activation is torch's own, but
-    of a gated one.
-    """
-    bias, activation, residual, beta, alpha, *_ = epilogue
-    if activation is None or activation in GATES:  # whose gradient has a kernel
-        return epilogue
+    """The same sum, of a product without scales."""
+    bias, _, residual, beta, alpha, *_ = epilogue
     return epilogue_of(bias, None, residual, beta, alpha, differentiable=True)
 
 

@@ -22,7 +22,9 @@ from triton_ext.ops.checks import (
     check_order,
     checked,
     has_kernels,
+    pair_of,
 )
+from triton_ext.ops.derivatives import refuse_tangents
 from triton_ext.ops.eager import multiply, repeated, shortened, shortened_with
 from triton_ext.ops.epilogue import (
     NOTHING,
@@ -35,7 +37,6 @@ from triton_ext.ops.epilogue import (
     number,
     sum_epilogue,
 )
-from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangents
 from triton_ext.ops.gates import Gate
 from triton_ext.ops.products import product
 from triton_ext.ops.scales import (
@@ -48,7 +49,7 @@ from triton_ext.ops.scales import (
 from triton_ext.ops.shapes import canonical
 from triton_ext.ops.types import SCALE_LENGTHS, bias_type
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu"] | Gate
+Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu"] | Gate
 Fallback = Literal["torch"]
 Scales = Tensor | Sequence[Tensor]
 
@@ -100,8 +101,9 @@ def matmul(
             slow.
         b: (..., K, N) or (K,), likewise.
         bias: what can be broadcast to the output, of its type; bf16 for an output of fp8.
-        activation: "relu", "gelu" (with erf), "gelu_tanh" or "silu"; or gated: N must be even
-            then, the bias is for N columns, and there is no residual.
+        activation: "relu", "gelu" (with erf), "gelu_tanh", "quick_gelu" (x times the logistic
+            function of 1.702 x) or "silu"; or gated: N must be even then, the bias is for N
+            columns, and there is no residual.
         residual: what can be broadcast to the output, of its type.
         beta: what the residual is multiplied with; if 0, the residual is not read, and its gradient
             is zero.
@@ -150,9 +152,9 @@ def _made(call: Call, fallback: Fallback | None = None) -> Tensor:
     if is_left:
         made, late = torch.matmul(call.a, call.b), call.epilogue
         made = made if call.out_dtype is None else made.to(call.out_dtype)
-    elif has_tangent(call):
-        return dual_product(_made, call)
     else:
+        if call.out is not None:
+            refuse_tangents((call.a, call.b, *call.epilogue), "what is written to an out")
         bare, gradient = is_bare(call), wants_gradient(call)
         plain, shape, late = canonical(call, gradient)
         if call.out is not None and late.gate is None:
@@ -399,7 +401,7 @@ def scaled_mm(
         scales = whole_a, whole_b, blocks_a, blocks_b
         epilogue = epilogue_from((*added, *scales, not use_fast_accum, None, None, None, None))
         call = call._replace(epilogue=epilogue)
-    _check_blocks(a, m, n, blocks_a, blocks_b)
+    check_blocks(a, m, n, blocks_a, blocks_b)
     wholes = (("scale_a", whole_a, (m, 1)), ("scale_b", whole_b, (1, n)))
     for name, scale, shape in wholes:
         if scale is None and blocks_a is not None:
@@ -430,7 +432,6 @@ def scaled_mm(
     if bias is not None:
         bias = bias.to(bias_type(out_dtype))
         call = call._replace(epilogue=epilogue._replace(bias=bias))
-    refuse_tangents(a, b, whole_a, whole_b, bias)
     if is_bare(call):
         return product(call)
     return registered.scaled_mm(
@@ -442,12 +443,7 @@ def scaled_mm(
 def _scales(name: str, given: Any) -> tuple[Tensor | None, Any]:
     """The scales of an operand's blocks, if there are any, and its other one."""
     if isinstance(given, (list, tuple)):
-        if len(given) != 2:
-            rule = "a sequence must have two: the scales of blocks, and an fp32 of one element"
-            raise LayoutError(f"scale_{name}", len(given), rule)
-        for each in given:
-            check_kind(f"scale_{name}", each, Tensor)
-        return given[0], given[1]
+        return pair_of(f"scale_{name}", given)
     if isinstance(given, Tensor):
         several_along_k = given.dim() == 2 and given.shape[1 if name == "a" else 0] > 1
         if given.dtype.itemsize == 1 or (given.dtype == torch.float32 and several_along_k):
@@ -517,7 +513,7 @@ def _check_fp32_blocks(
         )
 
 
-def _check_blocks(
+def check_blocks(
     a: Tensor, m: int, n: int, blocks_a: Tensor | None, blocks_b: Tensor | None
 ) -> None:
     """Raise LayoutError unless neither operand has blocks, or both as many scales as they must."""

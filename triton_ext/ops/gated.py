@@ -1,13 +1,17 @@
-"""Gradients of products with a gated activation: the sums are made again, not kept."""
+"""Derivatives of products with an activation: the sums are made again, not kept."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from triton_ext.compat import LAUNCH_OPTIONS
 from triton_ext.kernels.device.gate import gate_gradient
+from triton_ext.ops.derivatives import is_differentiated
 from triton_ext.ops.device import require_gpu
+from triton_ext.ops.epilogue import ACTIVATION_FUNCTIONS
 from triton_ext.ops.gates import GATES
 from triton_ext.ops.operators import defined
 
@@ -46,19 +50,17 @@ _operator = defined(
 
 
 def gradient_of_sums(sums: Tensor, grad: Tensor, activation: str) -> Tensor:
-    """The gradient of the sums (..., 2 F) of a gated product.
+    """The gradient of the sums (..., N) of a product with an activation.
 
     Args:
         sums: as the product makes them without the activation.
-        grad: the output's gradient (..., F).
-        activation: a name of `GATES`.
+        grad: the output's gradient, (..., N / 2) if the activation is gated.
+        activation: a name of `ACTIVATION_FUNCTIONS`.
     """
-    if torch.is_grad_enabled() and (sums.requires_grad or grad.requires_grad):
-        with torch.enable_grad():  # a gradient of the gradient is torch's own
-            sums = sums if sums.requires_grad else sums.detach().requires_grad_()
-            made = GATES[activation].apply(sums)
-            found: Tensor = torch.autograd.grad(made, sums, grad, create_graph=True)[0]
-            return found
+    if activation not in GATES or is_differentiated(sums, grad):  # torch's own has one, too
+        pull: Any = torch.func.vjp(ACTIVATION_FUNCTIONS[activation], sums)[1]
+        pulled: Tensor = pull(grad)[0]
+        return pulled
     rows = grad.reshape(-1, grad.shape[-1])
     of_rows: Tensor = _operator(sums.reshape(len(rows), -1), rows, activation)
     return of_rows.view(sums.shape)

@@ -21,9 +21,11 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "gelu": torch.nn.functional.gelu,
     "gelu_tanh": functools.partial(torch.nn.functional.gelu, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(CLAMPED_SLOPE * x),
     "silu": torch.nn.functional.silu,
 }
-"""The activations that kernels apply, as torch's own operations."""
+"""The activations that kernels apply, as torch's own operations ("quick_gelu" is CLIP's,
+https://github.com/hendrycks/GELUs)."""
 
 
 class GateForm(NamedTuple):

@@ -14,14 +14,15 @@ from triton_ext.errors import LayoutError
 from triton_ext.kernels.element_types import SCALE_BLOCK
 from triton_ext.ops import checks, products
 from triton_ext.ops.call import Call, is_bare, wants_gradient
+from triton_ext.ops.derivatives import differentiate, refuse_derivatives
 from triton_ext.ops.eager import repeated, shortened_with
 from triton_ext.ops.epilogue import NOTHING, Epilogue
-from triton_ext.ops.forward_mode import refuse_tangents
-from triton_ext.ops.functional import matmul
+from triton_ext.ops.functional import Scales, matmul
 from triton_ext.ops.gates import GATES, Gate
-from triton_ext.ops.grouped_gradients import backward, keep
+from triton_ext.ops.grouped_gradients import backward, keep, tangent
 from triton_ext.ops.operators import defined_product, library
 from triton_ext.ops.scales import for_tensor_cores, have_blocks, same_shape, scale_columns
+from triton_ext.ops.types import SCALE_LENGTHS
 
 
 def grouped_mm(
@@ -102,8 +103,8 @@ def grouped_mm(
 def scaled_grouped_mm(
     a: Tensor,
     b: Tensor,
-    scale_a: Tensor,
-    scale_b: Tensor,
+    scale_a: Scales,
+    scale_b: Scales,
     offs: Tensor | None = None,
     *,
     counts: Tensor | None = None,
@@ -127,20 +128,24 @@ def scaled_grouped_mm(
     Scales of blocks may be ``float8_e8m0fnu``, of powers of two alone: on Blackwell the tensor
     cores apply them, where a and b are of one type, after torch has written them out for these;
     elsewhere they are made fp32. For Blackwell they may be written out already, as PyTorch has
-    mxfp8: a scale for each 32 elements along K, in blocks of 128 rows (`triton_ext.scaled_mm`),
-    where each group, or each matrix of a batch, begins with a block: (G, bytes) of a batch, and of
-    a matrix two dimensions of any length, which are of the product's rows, also with `rows`.
+    mxfp8, mxfp4 and nvfp4: in blocks of 128 rows (`triton_ext.scaled_mm`), where each group, or
+    each matrix of a batch, begins with a block: (G, bytes) of a batch, and of a matrix two
+    dimensions of any length, which are of the product's rows, also with `rows`. Beside scales of
+    blocks there may be an fp32 of one element, for the whole of an operand, as nvfp4 has it.
 
     Args:
-        a, b, offs, counts: as for `grouped_mm`, of e4m3 or e5m2, but for the form that divides K.
-        scale_a, scale_b: as above, of one type. With counts, those of a begin with G, too. With
-            `rows`, those of a are of its own rows; torch permutes them.
+        a, b, offs, counts: as for `grouped_mm`, of e4m3 or e5m2, but for the form that divides K;
+            on Blackwell also of ``float4_e2m1fn_x2``, of which two elements count as one.
+        scale_a, scale_b: as above, of one type; or a pair of those of blocks and of the whole. With
+            counts, those of a begin with G, too. With `rows`, those of a are of its own rows; torch
+            permutes them.
         rows, out_rows, factors, bias: as for `grouped_mm`.
         activation: as for `grouped_mm`; with scales of blocks as for `triton_ext.scaled_mm`.
         out_dtype: of the output.
         use_fast_accum, batch_invariant: as for `triton_ext.scaled_mm`.
     """
-    given = [scale_a, scale_b, offs, counts, rows, out_rows, factors, bias]
+    of_a, of_b = checks.pair_of("scale_a", scale_a), checks.pair_of("scale_b", scale_b)
+    given = [*of_a, *of_b, offs, counts, rows, out_rows, factors, bias]
     function = "scaled_grouped_mm", activation, out_dtype, bool(use_fast_accum)
     made = _shortened(function, a, b, given, batch_invariant)
     if made is not None:
@@ -165,7 +170,13 @@ def scaled_call(
     """The call of `scaled_grouped_mm`; LayoutError of scales that do not fit. `epilogue` has the
     rest of it."""
     rows = epilogue.rows
+    (scale_a, whole_a), (scale_b, whole_b) = (
+        checks.pair_of(name, each) for name, each in (("scale_a", scale_a), ("scale_b", scale_b))
+    )
     scales, blocks = _scales(a, b, ends, scale_a, scale_b)
+    if not (whole_a is None and whole_b is None):
+        _check_wholes(blocks, whole_a, whole_b)
+        scales = whole_a, whole_b
     if rows is not None:
         checks.check_groups(Call(a, b, Epilogue(offs=ends, rows=rows)))
         (of_a, whole), (blocks_a, blocks_b) = scales, blocks
@@ -237,8 +248,8 @@ def _ends(a: Any, b: Any, offs: Any, counts: Any) -> Tensor | None:
     return found
 
 
-POWERS = torch.float8_e8m0fnu
-"""The type of scales that are powers of two."""
+POWERS, FP4 = torch.float8_e8m0fnu, torch.float4_e2m1fn_x2
+"""The types of scales that are powers of two, and of elements of which two are a byte."""
 Pair = tuple[Tensor | None, Tensor | None]
 
 
@@ -248,8 +259,9 @@ def _scales(a: Tensor, b: Tensor, offs: Tensor, scale_a: Any, scale_b: Any) -> t
         raise LayoutError("a.shape", tuple(a.shape), "must have 3 dimensions, or b, with scales")
     for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
         checks.check_kind(name, scale, Tensor)
-        if scale.dtype not in (torch.float32, POWERS) or scale.dtype != scale_a.dtype:
-            rule = f"must be torch.float32, or {POWERS} as that of the other operand"
+        legal = (POWERS, torch.float8_e4m3fn) if a.dtype == FP4 else (torch.float32, POWERS)
+        if scale.dtype not in legal or scale.dtype != scale_a.dtype:
+            rule = f"must be {legal[0]}, or {legal[1]}, as that of the other operand"
             raise LayoutError(f"{name}.dtype", scale.dtype, rule)
     if _are_written_out(a, b, scale_a, scale_b):
         _check_written_out(a, b, scale_a, scale_b)
@@ -281,17 +293,29 @@ def _scales(a: Tensor, b: Tensor, offs: Tensor, scale_a: Any, scale_b: Any) -> t
     return (None, None), (scale_a, scale_b)
 
 
+def _check_wholes(blocks: Pair, *wholes: Tensor | None) -> None:
+    """Raise LayoutError unless scales of whole operands are beside those of blocks."""
+    for name, whole in zip(("scale_a", "scale_b"), wholes, strict=True):
+        if whole is not None and (
+            blocks[0] is None or whole.numel() != 1 or whole.dtype != torch.float32
+        ):
+            rule = "must be an fp32 of one element beside scales of blocks"
+            raise LayoutError(name, (whole.dtype, tuple(whole.shape)), rule)
+
+
 def _are_written_out(a: Tensor, b: Tensor, scale_a: Tensor | None, scale_b: Tensor | None) -> bool:
     """Whether scales are as the tensor cores take them: those of a batch have two dimensions."""
-    if scale_a is None or scale_b is None or scale_a.dtype != POWERS:
+    if scale_a is None or scale_b is None or scale_a.dtype == torch.float32:
         return False
+    if a.dtype == FP4:
+        return True
     return scale_b.dim() == 2 if b.dim() == 3 else scale_a.dim() == 2
 
 
 def _check_written_out(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> None:
     """Raise LayoutError unless there are as many scales as there must be."""
     high = SCALE_BLOCK[0]
-    block_bytes = high * SCALE_BLOCK[1] * scale_columns(a, POWERS)
+    block_bytes = high * SCALE_BLOCK[1] * scale_columns(a, scale_a.dtype)
     for name, scale, operand in (("scale_a", scale_a, a), ("scale_b", scale_b, b.mT)):
         bytes_of_one = -(-operand.shape[-2] // high) * block_bytes
         if operand.dim() == 3:
@@ -301,7 +325,8 @@ def _check_written_out(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -
             wanted = f"of 2 dimensions, and of a multiple of {block_bytes} elements"
             fits = scale.dim() == 2 and scale.numel() > 0 and scale.numel() % block_bytes == 0
         if not (fits and scale.is_contiguous()):
-            rule = f"must be {wanted}, contiguous: of each 32 elements along K"
+            together = SCALE_LENGTHS[scale_a.dtype]
+            rule = f"must be {wanted}, contiguous: of each {together} elements along K"
             raise LayoutError(f"{name}.shape", tuple(scale.shape), rule)
 
 
@@ -335,7 +360,6 @@ def _made(
     if call.groups == "rows" and wants_gradient(call):
         raise LayoutError("requires_grad", True, "there is no gradient with counts; detach a and b")
     epilogue = call.epilogue
-    refuse_tangents(call.a, call.b, *epilogue)
     if is_bare(call) and not wants_gradient(call):
         return products.product(call)
     if epilogue.fp32_accumulation or epilogue.scale_a is not None or epilogue.blocks_a is not None:
@@ -392,4 +416,5 @@ scaled_operator = defined_product(
     " Tensor? blocks_a, Tensor? blocks_b, ScalarType out_dtype, bool use_fast_accum," + ARGUMENTS,
     _scaled, products.product, None,
 )  # fmt: skip
-torch.library.register_autograd(operator, backward, setup_context=keep, lib=library)
+differentiate(library, operator, keep, backward, tangent)
+refuse_derivatives(library, scaled_operator)

@@ -1,4 +1,4 @@
-"""Gradients of products of groups, by products of the same groups.
+"""Derivatives of products of groups, by products of the same groups.
 
 With rows r, places o and factors f, row i of group g is ``c[o[i]] = f[i] * (a[r[i]] @ b[g])``.
 Given the gradient ``dc``,
@@ -10,7 +10,7 @@ Given the gradient ``dc``,
   its operands is copied first, in one pass each. (Factors go to a, as the experts' second product
   has them, whose a is the narrower operand.)
 
-The sums before a gate are made again.
+The sums before an activation are made again.
 """
 
 from __future__ import annotations
@@ -21,22 +21,50 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from triton_ext.errors import LayoutError
+from triton_ext.ops.derivatives import is_active
+from triton_ext.ops.epilogue import ACTIVATION_FUNCTIONS
 from triton_ext.ops.gated import gradient_of_sums
-from triton_ext.ops.gates import GATES
 from triton_ext.ops.operands import TMA_ALIGNMENT
 from triton_ext.ops.rows import added, dots, taken
 
 
-def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Keep what `backward` needs of the arguments of the operator ``triton_ext::grouped_mm``."""
-    a, b, offs, _, ctx.gate, ctx.batch_invariant, rows, out_rows, factors, bias = inputs
+def keep(ctx: Any, inputs: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
+    """What `backward` and `tangent` need of the arguments of ``triton_ext::grouped_mm``."""
+    a, b, offs, ctx.out_dtype, ctx.activation, ctx.batch_invariant, *others = inputs
+    rows, out_rows, factors, bias = others
     if a.dim() == b.dim() == 3:
-        raise RuntimeError("triton_ext has no gradient of products with counts")
-    needs_a, needs_b, *_ = ctx.needs_input_grad
-    others = ctx.gate is not None or factors is not None
-    kept = a if needs_b or others else None, b if needs_a or others else None
-    ctx.save_for_backward(*kept, offs, rows, out_rows, factors, bias)
+        rule = "there is no gradient with counts; detach a and b"
+        raise LayoutError("requires_grad", True, rule)
     ctx.type = a.dtype
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    both = ctx.activation is not None or factors is not None or is_active()
+    kept = a if needs_b or both else None, b if needs_a or both else None
+    return *kept, offs, rows, out_rows, factors, bias
+
+
+def tangent(ctx: Any, *tangents: Tensor | None) -> Tensor:
+    """The product rule: a sum of products of the same groups, each in the result's type."""
+    a, b, offs, rows, out_rows, factors, bias = ctx.saved_tensors
+    if ctx.activation is not None:
+        rule = "there is no forward-mode derivative of groups with an activation; apply it to them"
+        raise LayoutError("activation", ctx.activation, rule)
+    of_a, of_b, *_, of_factors, of_bias = tangents
+
+    def made(a: Tensor, b: Tensor, factors: Tensor | None, bias: Tensor | None) -> Tensor:
+        found: Tensor = torch.ops.triton_ext.grouped_mm.default(
+            a, b, offs, ctx.out_dtype, None, ctx.batch_invariant, rows, out_rows, factors, bias
+        )
+        return found
+
+    parts = []
+    if of_a is not None or of_bias is not None:
+        parts.append(made(torch.zeros_like(a) if of_a is None else of_a, b, factors, of_bias))
+    if of_b is not None:
+        parts.append(made(a, of_b, factors, None))
+    if of_factors is not None:
+        parts.append(made(a, b, of_factors, bias))
+    return functools.reduce(torch.add, parts)
 
 
 def _of_vector(x: Tensor, factors: Tensor | None) -> Tensor:
@@ -50,19 +78,17 @@ def _of_vector(x: Tensor, factors: Tensor | None) -> Tensor:
 def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of the operator's arguments, in their order."""
     a, b, offs, rows, out_rows, factors, bias = ctx.saved_tensors
-    # arguments that have their default are not forwarded, and not counted
-    needs = (*ctx.needs_input_grad, *(False,) * 10)
-    needs_a, needs_b, needs_factors, needs_bias = (needs[i] for i in (0, 1, 8, 9))
+    needs_a, needs_b, *_, needs_factors, needs_bias, _ = ctx.needs_input_grad
     made = functools.partial(
         torch.ops.triton_ext.grouped_mm.default, batch_invariant=ctx.batch_invariant
     )
     grad_a = grad_b = grad_factors = grad_bias = None
-    if ctx.gate is not None:
+    if ctx.activation is not None:
         sums = made(a, b, offs, grad.dtype, rows=rows, bias=bias)
         grad = taken(grad, out_rows)
         if needs_factors:
-            grad_factors = dots(grad, GATES[ctx.gate].apply(sums))
-        grad = gradient_of_sums(sums, taken(grad, None, factors), ctx.gate)
+            grad_factors = dots(grad, ACTIVATION_FUNCTIONS[ctx.activation](sums))
+        grad = gradient_of_sums(sums, taken(grad, None, factors), ctx.activation)
         out_rows = factors = None
     grad = grad.to(ctx.type)
     of_factors = needs_factors and grad_factors is None

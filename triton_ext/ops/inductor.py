@@ -32,8 +32,8 @@ from triton_ext.kernels.choice.candidates import is_new
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import offers
 from triton_ext.ops.epilogue import Epilogue
-from triton_ext.ops.overrides import PRODUCTS
 from triton_ext.ops.products import product
+from triton_ext.ops.torch_products import PRODUCTS
 from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, WIDE_TYPES, has_all_fp8
 
 # Graphs name these functions; Inductor keeps graphs in files, and looks the functions up again.

@@ -74,6 +74,11 @@ _direct_launches: dict[tuple[KernelSpec, int | None], DirectLaunch] = {}
 _workspaces: dict[tuple[int, int], torch.Tensor] = {}
 
 
+def _known_to_triton(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor, or its bytes."""
+    return tensor.view(torch.uint8) if tensor.dtype in UNKNOWN_TO_TRITON else tensor
+
+
 def _direct_launch(config: KernelSpec, index: int, compiled: Any) -> DirectLaunch | None:
     """The direct launch of a configuration's kernel on a GPU; None if it has none."""
     try:
@@ -125,11 +130,9 @@ class PreparedLaunch:
         "_always",
         "_arguments",
         "_extras",
-        "_grid",
         "_has_more",
         "_links",
         "_maps",
-        "_more_maps",
         "_numbers",
         "_searched",
         "_takes_addresses",
@@ -164,7 +167,6 @@ class PreparedLaunch:
         self.gpu, self.config, self.views = gpu, config, views
         self.reads_as = gpu.arch if config.product.scaling is None else 90
         self.plan = launch_plan(config, m, n, k, gpu.properties, *batch)
-        self._grid = self.plan.grid
         self.direct: DirectLaunch | None = _direct_launches.get((config, gpu.index))
         left, right = (1, 0) if config.tile.swap_ab else (0, 1)
         self._numbers: dict[str, int] = {
@@ -204,17 +206,16 @@ class PreparedLaunch:
                 self._extras.append((slot, FIELDS[name]))
         a, b, c = sorted(self._maps[:3], key=lambda each: each[1])
         self._always = (a[0], a[2], b[0], b[2], c[0], c[2])
-        self._more_maps = self._maps[3:]
         self._has_more = bool(
-            self._more_maps or self._links or self._addresses or self._workspace_slot is not None
+            self._maps[3:] or self._links or self._addresses or self._workspace_slot is not None
         )
         fields = {field for _, field in self._extras} - {FIELDS["beta"]}
         self._takes_addresses = (
             not self._links
             and not self._addresses
-            and len(fields) + len(self._more_maps) <= 1
+            and len(fields) + len(self._maps[3:]) <= 1
             and fields <= {BIAS}
-            and all(matrix == DESCRIPTORS["c0_desc"] for _, matrix, *_ in self._more_maps)
+            and all(matrix == DESCRIPTORS["c0_desc"] for _, matrix, *_ in self._maps[3:])
         )
 
     def __call__(
@@ -243,7 +244,7 @@ class PreparedLaunch:
             matrices = _matrices(a, b, c, epilogue, link)
             addresses = [0 if each is None else each.data_ptr() for each in matrices]
             self._fill_more(arguments, addresses, link, stream)
-        direct(self._grid, stream, arguments)
+        direct(self.plan.grid, stream, arguments)
 
     def at(self, a: int, b: int, c: int, addend: int = 0) -> bool:
         """The launch on the current stream of the current GPU by addresses alone, multiples of 16.
@@ -262,11 +263,11 @@ class PreparedLaunch:
         for slot, field in self._extras:
             arguments[slot] = addend if field == BIAS else 1.0
         if self._has_more:
-            for slot, matrix, number, name in self._more_maps:
+            for slot, matrix, number, name in self._maps[3:]:
                 key = (number, addend)
                 arguments[slot] = _tensor_maps.get(key) or self._tensor_map(name, matrix, key)
             self._fill_workspace(arguments, stream)
-        direct(self._grid, stream, arguments)
+        direct(self.plan.grid, stream, arguments)
         return True
 
     def with_values(self, a: int, b: int, c: int, values: Sequence[Any]) -> bool:
@@ -281,7 +282,7 @@ class PreparedLaunch:
         if self._has_more:
             addresses = a, b, c, values[RESIDUAL], values[BLOCKS_A], values[BLOCKS_B]
             self._fill_more(arguments, addresses, None, stream)
-        direct(self._grid, stream, arguments)
+        direct(self.plan.grid, stream, arguments)
         return True
 
     def _arguments_at(self, a: int, b: int, c: int) -> list[Any]:
@@ -303,7 +304,7 @@ class PreparedLaunch:
     ) -> None:
         """Fill in what most launches do not have. `addresses`: of the matrices that `DESCRIPTORS`
         counts, and anything for those that there are not."""
-        for slot, matrix, number, name in self._more_maps:
+        for slot, matrix, number, name in self._maps[3:]:
             key = (number, addresses[matrix])
             arguments[slot] = _tensor_maps.get(key) or self._tensor_map(name, matrix, key)
         self._fill_workspace(arguments, stream)
@@ -358,7 +359,7 @@ class PreparedLaunch:
             assert tensor is not None  # the plan asks for this descriptor
             assert view is not None
             others[name] = TensorDescriptor(
-                tensor.view(torch.uint8) if tensor.dtype in UNKNOWN_TO_TRITON else tensor,
+                _known_to_triton(tensor),
                 list(view.shape),
                 list(view.strides),
                 list(tile.tma_shape),
@@ -368,7 +369,8 @@ class PreparedLaunch:
             name: epilogue[field] for name, field in FIELDS.items() if name in plan.arguments
         }
         others |= {name: getattr(link, name) for _, name in self._links}
-        others |= {name: value for name, value in (("a", a), ("c", c)) if name in plan.arguments}
+        memory_of = (("a", _known_to_triton(a)), ("c", c))
+        others |= {name: value for name, value in memory_of if name in plan.arguments}
         index = self.gpu.index
         if self._workspace_slot is not None:
             if index is None:

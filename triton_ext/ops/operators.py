@@ -13,7 +13,6 @@ from torch import Tensor
 
 from triton_ext.ops import checks, flops
 from triton_ext.ops.call import Call
-from triton_ext.ops.forward_mode import is_active, refuse_tangents
 
 library = torch.library.Library("triton_ext", "DEF")
 
@@ -54,8 +53,6 @@ def defined_product(
         return call
 
     def made(*arguments: Any) -> Tensor:
-        if is_active():  # called directly, an operator would lose tangents without a word
-            refuse_tangents(*arguments)
         return product(checked(*arguments))
 
     def fake(*arguments: Any, **others: Any) -> Tensor:

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from triton_ext.errors import LayoutError
 from triton_ext.ops.call import Call
+from triton_ext.ops.derivatives import differentiate, is_active, refuse_derivatives
 from triton_ext.ops.epilogue import NOTHING, Epilogue, epilogue_of, finished
 from triton_ext.ops.gated import gradient_of_sums
-from triton_ext.ops.gates import GATES
 from triton_ext.ops.operators import defined_product, library
 from triton_ext.ops.products import product
 
@@ -60,6 +61,7 @@ scaled_mm = defined_product(
     " bool use_fast_accum=True, str? activation=None, bool? batch_invariant=None) -> Tensor",
     _scaled, product, 2,
 )  # fmt: skip
+refuse_derivatives(library, scaled_mm)
 
 
 def by_operators(call: Call) -> Tensor:
@@ -70,7 +72,7 @@ def by_operators(call: Call) -> Tensor:
     lead, n = a.shape[:-1], b.shape[-1]
     operator = bmm if b.dim() == 3 else mm
     if b.dim() == 2:
-        a = a.flatten(0, -2)
+        a = a if a.dim() == 2 else a.flatten(0, -2)
         if residual is not None and len(lead) > 1:  # there is none with a gate
             residual = residual.expand(*lead, n).flatten(0, -2)
     made = operator(
@@ -82,34 +84,55 @@ def by_operators(call: Call) -> Tensor:
 # ------------------------------------------------------------------------------- gradients
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, bias, _, activation, residual, ctx.beta, ctx.alpha, ctx.batch_invariant = inputs
-    gated = activation in GATES
-    if activation is not None and not gated:
-        raise RuntimeError("triton_ext has no gradient of an activation; apply it afterwards")
+def _keep(ctx: Any, inputs: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
+    a, b, bias, _, activation, residual, beta, alpha, ctx.batch_invariant = inputs
+    call = _asked(*inputs)
+    ctx.call = activation, beta, alpha, a.dtype, None if residual is None else residual.shape
+    ctx.shape, ctx.dtype = call.sums_shape, call.dtype
     needs_a, needs_b, *_ = ctx.needs_input_grad
-    kept = a if needs_b or gated else None, b if needs_a or gated else None
-    ctx.save_for_backward(*kept, bias if gated else None)
-    ctx.gate, ctx.type = activation, a.dtype
-    ctx.residual_shape = None if residual is None else residual.shape
+    if activation is not None or is_active():  # the sums are made again
+        return a, b, bias, residual
+    return a if needs_b else None, b if needs_a else None, None, None
 
 
 def _backward(operator: Any, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of a, b, the bias and the residual, each at its argument's place."""
-    # arguments that have their default are not forwarded, and not counted
-    needs = [*ctx.needs_input_grad, *(False,) * 4]
-    needs_a, needs_b, needs_bias, _, _, needs_residual = needs[:6]
-    a, b, added = ctx.saved_tensors
-    made = functools.partial(operator, alpha=ctx.alpha, batch_invariant=ctx.batch_invariant)
-    if ctx.gate is not None:
-        sums = made(a, b, bias=added, out_dtype=grad.dtype)
-        grad = gradient_of_sums(sums, grad, ctx.gate)
+    activation, beta, alpha, dtype, residual_shape = ctx.call
+    needs_a, needs_b, needs_bias, _, _, needs_residual, *_ = ctx.needs_input_grad
+    a, b, bias, residual = ctx.saved_tensors
+    made = functools.partial(operator, alpha=alpha, batch_invariant=ctx.batch_invariant)
+    if activation is not None:
+        sums = made(a, b, bias=bias, residual=residual, beta=beta, out_dtype=ctx.dtype)
+        grad = gradient_of_sums(sums, grad, activation)
     grad_bias = grad.flatten(0, -2).sum(0) if needs_bias else None
-    grad_residual = (ctx.beta * grad).sum_to_size(ctx.residual_shape) if needs_residual else None
-    grad = grad.to(ctx.type)
+    grad_residual = (beta * grad).sum_to_size(residual_shape) if needs_residual else None
+    grad = grad.to(dtype)
     grad_a = made(grad, b.mT) if needs_a else None
     grad_b = made(a.mT, grad) if needs_b else None
     return grad_a, grad_b, grad_bias, None, None, grad_residual, None, None, None
+
+
+def _tangent(
+    operator: Any, ctx: Any, of_a: Tensor | None, of_b: Tensor | None, of_bias: Tensor | None,
+    _: None, __: None, of_residual: Tensor | None, *others: None,
+) -> Tensor:  # fmt: skip
+    """The product rule."""
+    activation, beta, alpha, *_ = ctx.call
+    if activation is not None:
+        rule = "an operator has no forward-mode derivative of it; use the public functions"
+        raise LayoutError("activation", activation, rule)
+    a, b, *_ = ctx.saved_tensors
+    made = functools.partial(operator, alpha=alpha, batch_invariant=ctx.batch_invariant)
+    tangent: Tensor | None = None
+    for left, right in ((of_a, b), (a, of_b)):
+        if left is not None and right is not None:
+            tangent = made(left, right, out_dtype=ctx.dtype, residual=tangent)
+    for addend, factor in ((of_bias, 1.0), (of_residual, beta)):
+        if addend is not None:
+            start = addend.new_zeros(ctx.shape) if tangent is None else tangent
+            tangent = start.add(addend, alpha=factor)
+    assert tangent is not None  # else none would be asked for
+    return tangent
 
 
 # ------------------------------------------------------------------------------------ vmap
@@ -158,7 +181,6 @@ def _batch(info: Any, tensor: Tensor, dim: int | None) -> Tensor:
 
 
 for _operator, _dims in ((mm, 2), (bmm, 3)):
-    torch.library.register_autograd(
-        _operator, functools.partial(_backward, _operator), setup_context=_keep, lib=library
-    )
+    _ways = functools.partial(_backward, _operator), functools.partial(_tangent, _operator)
+    differentiate(library, _operator, _keep, *_ways)
     torch.library.register_vmap(_operator, functools.partial(_of_batch, _dims), lib=library)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from triton_ext.compat import LAUNCH_OPTIONS
 from triton_ext.kernels.device.row_sums import add_rows, dot_rows
+from triton_ext.ops.derivatives import is_differentiated
 from triton_ext.ops.device import require_gpu
-from triton_ext.ops.epilogue import asks_for_gradient
 from triton_ext.ops.operators import defined
 
 AT_A_TIME = 1024
@@ -73,7 +73,7 @@ def taken(x: Tensor, rows: Tensor | None, factors: Tensor | None = None) -> Tens
     """
     if rows is None and factors is None:
         return x
-    if not asks_for_gradient(x, factors):
+    if not is_differentiated(x, factors):
         made: Tensor = _row_sums(x, rows, None, factors)
         return made
     found = x
@@ -92,7 +92,7 @@ def added(x: Tensor, rows: Tensor, count: int, factors: Tensor | None = None) ->
         rows: (M,), int32.
         factors: (M,), fp32.
     """
-    if asks_for_gradient(x, factors):
+    if is_differentiated(x, factors):
         found = x if factors is None else x * factors[:, None]
         target = rows.where((rows >= 0) & (rows < count), count)
         sums = found.new_zeros((count + 1, x.shape[1]), dtype=torch.float32)
@@ -113,7 +113,7 @@ def dots(x: Tensor, y: Tensor, rows: Tensor | None = None) -> Tensor:
         y: (T, K).
         rows: (M,), int32.
     """
-    if asks_for_gradient(x, y):
+    if is_differentiated(x, y):
         return (x.float() * taken(y, rows).float()).sum(1)
     made: Tensor = _row_dots(x, y, rows)
     return made

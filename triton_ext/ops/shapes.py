@@ -9,6 +9,7 @@ import torch
 
 from triton_ext.errors import LayoutError
 from triton_ext.ops.call import Call
+from triton_ext.ops.derivatives import is_active
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, without_activation
 from triton_ext.ops.gates import columns_after
 
@@ -67,7 +68,8 @@ def canonical(call: Call, gradient: bool) -> Canonical:
         and call.config is None
     )
     early, late = (epilogue, NOTHING) if is_early else (NOTHING, epilogue)
-    if early.activation is not None and early.gate is None and gradient:
+    # A gate's gradient has a kernel; other derivatives of activations are torch's own.
+    if early.activation is not None and (is_active() or (gradient and early.gate is None)):
         early, late = without_activation(early), Epilogue(activation=early.activation)
     if early.residual is not None and a_is_vector and early.residual.dim() > 1:
         early = early._replace(residual=early.residual.unsqueeze(-2))

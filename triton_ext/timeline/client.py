@@ -23,17 +23,17 @@ from triton_ext.timeline.trace import sampled
 
 
 class Timing(Clock):
-    """Predicts what each launch would take on a GPU.
+    """The client that predicts how long each launch would take on a GPU.
 
-    Recorded are the clusters that `triton_ext.timeline.trace.sampled` names. Without values, only
-    these run, if blocks of different clusters cannot see each other's work.
+    It records the clusters that `triton_ext.timeline.trace.sampled` names. Without values, only
+    these clusters run, provided that blocks of different clusters cannot see each other's work.
 
     Args:
-        gpu: the GPU.
-        values: whether all is computed; else time alone is asked for.
+        gpu: the parameters of the GPU.
+        values: whether the results are computed; else only the time is predicted.
 
     Attributes:
-        timelines: of each launch so far.
+        timelines: the timeline of each launch so far.
     """
 
     def __init__(self, gpu: Gpu, values: bool = True) -> None:
@@ -58,7 +58,7 @@ class Timing(Clock):
 
 
 class _Recording(Recorder):
-    """The recorder of one launch, which becomes a timeline."""
+    """The recorder of one launch; its record becomes a timeline."""
 
     def __init__(
         self, timing: Timing, clusters: Collection[int], costs: Mapping[int, Cost]
@@ -74,8 +74,8 @@ class _Recording(Recorder):
 
 
 def _listing(cubin: bytes) -> str:
-    """What Triton's nvdisasm says of a binary, with control bits and lines of PTX; "" if it is not
-    there."""
+    """The listing of a binary by Triton's nvdisasm, with control bits and PTX lines; "" if there is
+    no nvdisasm."""
     import triton
 
     try:
@@ -85,8 +85,8 @@ def _listing(cubin: bytes) -> str:
 
 
 def timing(time: Any, arch: Architecture, values: bool) -> Timing:
-    """The client for what `emulate` is asked: a GPU's name, True, or a `Gpu`. Raises LayoutError: a
-    GPU that is not known, or of another architecture."""
+    """The client for the argument `time` of `emulate`: a GPU's name, True, or a `Gpu`. Raises
+    LayoutError: the GPU is not known, or is of another architecture."""
     return Timing(gpu_of(time, arch), values)
 
 

@@ -338,7 +338,7 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
         "memory_bytes": (6.6e12, "published: SemiAnalysis, cp.async"),
     },
 }
-"""What differs from an H200. No microbenchmarks ran on an H100, and nothing on a B200."""
+"""What differs from an H200, with the sources. Nothing ran on a B200."""
 GPUS: dict[str, Gpu] = {
     "H200": Gpu("H200"),
     **{

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triton_ext.emulator.clients.statistics import Wavefronts
 from triton_ext.emulator.decode.step import Step
@@ -21,6 +20,7 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import ClusterBarrier, NamedBarrier
 from triton_ext.emulator.state.block import Cta, Launch
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import Addresses
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction
 from triton_ext.timeline.costs import PTX_CHAIN
@@ -51,11 +51,11 @@ _ASKING = re.compile(r"(@\S+ )?ld\.\S*(acquire|relaxed|volatile)")
 
 
 class Recorder(Observer):
-    """Records clusters of one launch.
+    """The observer that records some clusters of one launch.
 
     Args:
-        clusters: their numbers in the grid.
-        costs: what lines of the PTX became, if that is known.
+        clusters: the numbers of these clusters in the grid.
+        costs: what the instructions cost that each PTX line became, if that is known.
     """
 
     def __init__(self, clusters: Collection[int], costs: Mapping[int, Cost]) -> None:
@@ -103,7 +103,7 @@ class Recorder(Observer):
             HANDLERS[kind.handle](self._now, cta, block, warps)
 
     def _use(self, block: Block, step: Step, warps: Iterable[int]) -> None:
-        """Warps wait for loads whose registers the instruction names."""
+        """Let warps wait for the loads whose registers the instruction names."""
         for number in warps:
             warp = block.warps[number]
             if warp.loads:
@@ -154,13 +154,7 @@ class Recorder(Observer):
     # --------------------------------------------------------------------------- memory
 
     def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
+        self, cta: Cta, lanes: Lanes, space: str, addresses: Addresses, width: int, kind: str
     ) -> None:
         block = self._block(cta)
         if block is None or space not in ("shared", "global"):
@@ -246,7 +240,7 @@ class Recorder(Observer):
     # ------------------------------------------------------------------------- the result
 
     def trace(self, launch: Launch, name: str, registers: int) -> Trace:
-        """What was recorded of a launch."""
+        """The record of the launch."""
         now = self._now
         clusters = {number: cluster.trace() for number, cluster in now.clusters.items()}
         return Trace(

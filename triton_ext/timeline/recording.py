@@ -33,7 +33,7 @@ L1_SECTORS = 4096
 
 @dataclass
 class _Run:
-    """Instructions since the last item of a warp."""
+    """The instructions of a warp since its last item."""
 
     issued: float = 0.0
     turns: tuple[float, ...] = NO_TURNS
@@ -46,12 +46,13 @@ class Warp:
     """A warp that is recorded.
 
     Attributes:
-        items: what it has asked for.
-        run: the instructions since.
-        clock, ready: of the text alone: the cycle, and when its registers can be read.
-        loads: the tokens of loads that it has not waited for, and their registers.
-        polled: where it asked last, for which address, and how many items it had before.
-        open, groups: tokens of asynchronous work in no group yet, and of each group, by kind.
+        items: what it has done so far.
+        run: the instructions since the last item.
+        clock, ready: where costs are taken from the PTX: the cycle, and the cycle at which each
+            register can be read.
+        loads: the tokens of loads that it has not waited for, and the registers that they write.
+        polled: the instruction and the address that it polled last, and the number of items before.
+        open, groups: the tokens of asynchronous work, by kind: of no group yet, and of each group.
     """
 
     items: list[Item] = field(default_factory=list)
@@ -64,12 +65,12 @@ class Warp:
     groups: dict[str, deque[list[int]]] = field(default_factory=lambda: defaultdict(deque))
 
     def add(self, item: Item) -> None:
-        """The warp does something, after the instructions so far."""
+        """Add an item, after one for the instructions so far."""
         self.flush()
         self.items.append(item)
 
     def flush(self) -> None:
-        """The instructions so far become an item."""
+        """Make an item of the instructions so far."""
         run = self.run
         if run.issued or run.chain:
             self.items.append((RUN, run.at, run.issued, run.turns, run.chain))
@@ -90,9 +91,8 @@ class Warp:
         return 0
 
     def asks(self, cluster: Cluster, at: int, address: int) -> None:
-        """A warp that asks the same again has waited meanwhile: one round of its loop is kept.
-
-        How often it asks is a matter of the order in which the emulator runs the blocks.
+        """Note that the warp polls an address. Of a loop that polls, one round is kept: how many
+        there are depends on the order in which the emulator runs the blocks.
         """
         self.flush()
         if self.polled[:2] == (at, address):
@@ -105,7 +105,7 @@ class Warp:
 
 
 class Block:
-    """A block that is recorded: its warps, whether one loads, and the sectors in the L1 cache."""
+    """The record of a block: its warps, whether one loads, and the sectors in the L1 cache."""
 
     def __init__(self, warps: int) -> None:
         self.warps = [Warp() for _ in range(warps)]
@@ -113,7 +113,7 @@ class Block:
         self.cached: dict[int, None] = {}
 
     def missed(self, sectors: set[int]) -> int:
-        """How many of the sectors the L1 cache does not have; it has them from now on."""
+        """How many of the sectors miss the L1 cache, which holds them from now on."""
         cached = self.cached
         new = sectors - cached.keys()
         cached.update(dict.fromkeys(new))
@@ -122,7 +122,7 @@ class Block:
         return len(new)
 
     def load(self, cluster: Cluster, number: int, registers: frozenset[Register]) -> int:
-        """A token for registers that a warp loads."""
+        """Make a token for the registers that a warp loads."""
         token = cluster.token(name="a load")
         self.warps[number].loads.append((token, registers))
         self.loading = True
@@ -130,7 +130,7 @@ class Block:
 
 
 class Cluster:
-    """A cluster that is recorded."""
+    """The record of a cluster."""
 
     def __init__(self, blocks: int, warps: int) -> None:
         self.blocks = [Block(warps) for _ in range(blocks)]
@@ -145,14 +145,14 @@ class Cluster:
         self._barriers: dict[str, str] = {}  # what they are called in messages
 
     def token(self, needs: int = 1, name: str = "") -> int:
-        """A new token; its name is that of what somebody may wait for."""
+        """Make a token. `name`: what a warp may wait for, in words."""
         self.needs.append(needs)
         if name:
             self.names[len(self.needs) - 1] = name
         return len(self.needs) - 1
 
     def phase(self, cta: Cta, barrier: Any, phase: int, needs: int) -> int:
-        """The token of a barrier's phase, to which so many more contribute."""
+        """The token of a phase of a barrier. `needs`: how many more contribute to it."""
         key = (id(barrier), phase)
         token = self.phases.get(key)
         if token is None:
@@ -163,7 +163,7 @@ class Cluster:
         return token
 
     def _called(self, cta: Cta, barrier: Any) -> str:
-        """What faults call a barrier."""
+        """The name of a barrier in errors."""
         name, number = getattr(barrier, "name", ""), getattr(barrier, "number", None)
         name = name or ("the cluster's barrier" if number is None else f"barrier {number}")
         if name not in self._barriers:
@@ -172,7 +172,7 @@ class Cluster:
         return self._barriers[name]
 
     def trace(self) -> ClusterTrace:
-        """What was recorded."""
+        """The record, as a trace."""
         for block in self.blocks:
             for warp in block.warps:
                 warp.flush()
@@ -183,7 +183,7 @@ class Cluster:
 
 
 def _once(items: list[Item], repeated: dict[int, tuple[int, int]]) -> list[Item]:
-    """The items without the rounds of loops that another warp of the block has asked in."""
+    """The items without the rounds of loops in which another warp of the block polls."""
     ends: dict[tuple[int, int], tuple[int, int]] = {}
     for number, item in enumerate(items if repeated else ()):
         if item[0] in (SIGNAL, WAIT) and item[2] in repeated:
@@ -198,11 +198,11 @@ def _once(items: list[Item], repeated: dict[int, tuple[int, int]]) -> list[Item]
 
 @dataclass
 class Bringing:
-    """What a copy, or another operation, brings to barriers.
+    """The barriers' phases to which a copy, or another operation, contributes.
 
     Attributes:
-        items: how many have these tokens.
-        tokens: the phases, of each block of a multicast; `ranks`: the blocks.
+        items: how many items have these tokens.
+        tokens: the tokens of the phases, one for each block of a multicast; `ranks`: these blocks.
     """
 
     items: int = 1
@@ -211,10 +211,10 @@ class Bringing:
 
 
 class Text:
-    """What is known of the instructions of a program.
+    """The instructions of a program, and what they cost.
 
     Attributes:
-        lines: those that were executed; `numbers`: theirs, by their lines in the PTX.
+        lines: the executed instructions; `numbers`: their indices there, by PTX line.
     """
 
     def __init__(self, costs: Mapping[int, Cost]) -> None:
@@ -225,7 +225,7 @@ class Text:
 
     @property
     def binary(self) -> bool:
-        """Whether costs are those of a binary."""
+        """Whether the costs come from a binary."""
         return bool(self._costs)
 
     def known(self, step: Step) -> Kind:
@@ -257,14 +257,14 @@ class Pieces:
 
 
 class Recording:
-    """What is recorded of a launch.
+    """The record of a launch.
 
     Attributes:
-        clusters: by their numbers in the grid.
-        text, pieces: what is known of the program, and of global memory.
-        kind, loaded: of the instruction that runs: what is known of it, and what it writes.
-        bringing: the copy that runs, or ran last.
-        columns: of tensor memory that a block allocates.
+        clusters: the record of each cluster, by its number in the grid.
+        text, pieces: the instructions of the program, and the pieces of global memory.
+        kind, loaded: the kind of the instruction that runs, and the registers that it loads.
+        bringing: what the copy contributes to that runs, or ran last.
+        columns: how many columns of tensor memory a block allocates.
     """
 
     def __init__(self, costs: Mapping[int, Cost]) -> None:

@@ -50,11 +50,11 @@ the lanes)."""
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took time.
+    """An interval in which a warp or a unit was busy, or waited.
 
     Attributes:
         lane: the block's number among the replayed, and the warp's number or a unit's name.
-        begin, end: cycles.
+        begin, end: its first and last cycle.
         what: a kind of `triton_ext.timeline.trace`.
         at: the instruction.
         detail: what is waited for, or how much is moved.
@@ -87,7 +87,7 @@ class _Warp:
 
 @dataclass
 class _Resident:
-    """A cluster that runs."""
+    """A cluster that is running."""
 
     trace: ClusterTrace
     tokens: list[_Token]
@@ -99,14 +99,14 @@ class _Resident:
 
 @dataclass
 class Result:
-    """What a replay took.
+    """The outcome of a replay.
 
     Attributes:
-        cycles: from the first instruction to the last.
-        ends: when each cluster ended, in the order in which they did.
+        cycles: how many there are from the first instruction to the last.
+        ends: the cycle at which each cluster ended, in that order.
         busy: for each unit, the cycles of one SM in which it worked.
-        stalls: for each instruction, the cycles that warps waited at it, and what for.
-        spans: what took time, if that was asked for.
+        stalls: for each instruction and cause, the cycles that warps waited.
+        spans: the intervals, if they were asked for.
     """
 
     cycles: float
@@ -118,7 +118,7 @@ class Result:
 
 @dataclass
 class _Log:
-    """What took time.
+    """Where the time of a replay went.
 
     Attributes:
         keep: whether spans are kept.
@@ -131,18 +131,18 @@ class _Log:
     def span(
         self, lane: tuple[int, int | str], begin: float, end: float, what: int, at: int, detail: str
     ) -> None:
-        """Something did."""
+        """Add an interval."""
         if self.keep:
             self.spans.append(Span(lane, begin, end, what, at, detail))
 
 
 class Replay:
-    """Runs clusters on the SMs of one cluster, so many at a time.
+    """Replays recorded clusters on as many SMs as one cluster takes.
 
     Args:
-        gpu: the parameters.
-        shares: for each wave, what an SM has of the L2 cache and the memory.
-        slots: clusters that run at a time.
+        gpu: the parameters of the GPU.
+        shares: for each wave, an SM's share of the throughput of L2 cache and memory.
+        slots: how many clusters run at a time.
         keep: whether spans are kept.
         free: instructions at which nobody waits (what-if).
     """
@@ -168,7 +168,7 @@ class Replay:
         self.last = 0.0
 
     def run(self, clusters: Sequence[ClusterTrace]) -> Result:
-        """Replay clusters, which start in their order, each when there is room for it."""
+        """Replay clusters, each of which starts in its turn, as soon as there is a slot."""
         self.units = Units(self.gpu, self.shares[0], len(clusters[0].warps))
         waiting = iter(clusters)
         ends: list[float] = []
@@ -210,7 +210,7 @@ class Replay:
         heapq.heappush(self.heap, (time, self.count, warp))
 
     def _contribute(self, warp: _Warp, number: int, time: float) -> None:
-        """One more of what a token needs is there, or will be at a time."""
+        """Note that one of the contributions that a token needs is there at a time."""
         token = warp.resident.tokens[number]
         token.needs -= 1
         token.time = max(token.time, time)

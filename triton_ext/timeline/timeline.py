@@ -27,12 +27,12 @@ SHOWN_STALLS = 3
 
 @dataclass(frozen=True)
 class Stall:
-    """Where warps waited.
+    """An instruction at which warps waited.
 
     Attributes:
         location: the source line, or the instruction.
         what: what they waited for.
-        share: the cycles that warps waited here, of all cycles of all warps.
+        share: the part of all cycles of all warps that they waited here.
     """
 
     location: str
@@ -42,11 +42,11 @@ class Stall:
 
 @dataclass(frozen=True)
 class Timeline(Model):
-    """What one launch would take on a GPU; the arguments are those of `Demand`."""
+    """The predicted course of one launch on a GPU; the arguments are those of `Demand`."""
 
     @property
     def seconds(self) -> float:
-        """From the end of the kernel before to the end of this one, in a stream of kernels."""
+        """The time from the end of the kernel before to the end of this one, in a stream."""
         return self._solution[0]
 
     @property
@@ -56,13 +56,13 @@ class Timeline(Model):
 
     @property
     def utilisation(self) -> dict[str, float]:
-        """For each unit of an SM, the share of the time in which it works."""
+        """The part of the time in which each unit of an SM works."""
         result = self._solution[2]
         return {unit: result.busy[unit] / max(result.cycles, 1.0) for unit in UNITS}
 
     @property
     def bound(self) -> str:
-        """What binds: a unit; "power"; "launch"; or "latency", if none works most of the time."""
+        """What limits the time: a unit, "power", "launch", or "latency" if no unit works mostly."""
         if self.gpu.launch > 0.5 * self.seconds:
             return "launch"
         unit, share = max(self.utilisation.items(), key=lambda each: each[1])
@@ -86,10 +86,10 @@ class Timeline(Model):
         ]
 
     def what_if(self) -> dict[str, float]:
-        """The seconds, if something cost nothing; by what.
+        """The seconds that it would take if something cost nothing, by what that is.
 
-        "more stages": nobody who starts TMA loads waits until a stage is empty, which no
-        pipeline can beat, however long.
+        "more stages": no warp that starts TMA loads waits for an empty stage, which is a bound for
+        pipelines of any length.
         """
         faster = {
             "faster tensor cores": {"flops_per_cycle": ENDLESS, "operand_bytes": ENDLESS},
@@ -129,7 +129,7 @@ class Timeline(Model):
         return frozenset(found)
 
     def as_object(self, stalls: int | None = SHOWN_STALLS) -> dict[str, Any]:
-        """All of it, as JSON's types.
+        """The prediction as an object for JSON.
 
         Args:
             stalls: how many of the longest; None for all.
@@ -153,7 +153,7 @@ class Timeline(Model):
         }
 
     def lines(self) -> list[str]:
-        """All of it, in words."""
+        """The prediction in words, a line each."""
         found = self.as_object()
         article = "an" if self.gpu.name[:1] in "AEFHILMNORSX8" else "a"
         rate = f", {self.flops / self.seconds / 1e12:.0f} TFLOP/s" if self.flops else ""
@@ -177,13 +177,13 @@ class Timeline(Model):
         return lines
 
     def spans(self) -> Result:
-        """The replay with all that took time: cycles of `clock`."""
+        """The replay with its intervals, in cycles of `clock`."""
         return self._solve(self.gpu, keep=True)[2]
 
 
 def in_turn(timelines: Sequence[Timeline]) -> list[Timeline]:
-    """The same kernels if they run in turn, over and over, and not each by itself: they have one
-    clock, that of the energy of all."""
+    """The same kernels if they run in turn, over and over: they share the clock that the energy of
+    all of them allows."""
     gpu = timelines[0].gpu
     highest = sum(each._at(gpu, gpu.clock)[0] for each in timelines)
     clock = limited_clock(timelines, gpu, highest)

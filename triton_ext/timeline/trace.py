@@ -70,11 +70,11 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class Line:
-    """An instruction.
+    """An instruction of a program.
 
     Attributes:
-        text: of PTX.
-        source: file and line of the kernel's source, or "".
+        text: the instruction in PTX.
+        source: the file and line in the kernel's source, or "".
     """
 
     text: str
@@ -82,7 +82,7 @@ class Line:
 
     @property
     def location(self) -> str:
-        """Where it is, for people."""
+        """Its location, in words."""
         return self.source or self.text.split()[0]
 
 
@@ -102,9 +102,9 @@ class Memory:
     """A piece of global memory.
 
     Attributes:
-        name: the argument's.
-        size: in bytes.
-        pitch: bytes from a row to the next, where TMA copies boxes; 0 if it does not.
+        name: the name of the kernel's argument.
+        size: its size in bytes.
+        pitch: for memory of which TMA copies boxes, the bytes from one row to the next; else 0.
     """
 
     name: str
@@ -113,7 +113,7 @@ class Memory:
 
     @property
     def aligned(self) -> Aligned:
-        """How the rows of TMA's boxes lie in it."""
+        """How the rows of TMA boxes are aligned in it."""
         return Aligned(
             math.gcd(self.pitch, LINE_BYTES) / LINE_BYTES,
             math.gcd(self.pitch, SECTOR_BYTES) / SECTOR_BYTES,
@@ -125,9 +125,9 @@ class ClusterTrace:
     """What the blocks of one cluster did.
 
     Attributes:
-        warps: for each block, for each warp, its items.
-        needs: for each token, how many contribute to it.
-        names: what tokens are, where somebody waits for them.
+        warps: the items of each warp of each block.
+        needs: for each token, how many contributions complete it.
+        names: what the tokens are that warps wait for, in words.
         before: the token of the kernel before (``griddepcontrol.wait``), or -1.
     """
 
@@ -137,7 +137,7 @@ class ClusterTrace:
     before: int = -1
 
     def items(self) -> Iterator[Item]:
-        """Those of all warps."""
+        """The items of all warps."""
         for block in self.warps:
             for warp in block:
                 yield from warp
@@ -153,17 +153,17 @@ class Trace:
     """What a launch did.
 
     Attributes:
-        name: the kernel's.
-        grid, cluster: blocks, as (x, y, z).
-        threads: of a block.
-        shared_bytes: of a block.
-        registers: of a thread; 0 if not known.
-        columns: of tensor memory that a block allocates.
-        binary: whether instructions cost what those of the binary do, and not what is taken of PTX
-            where nothing lists the binary.
-        lines: the program; items name its instructions by their numbers.
+        name: the kernel's name.
+        grid, cluster: their sizes in blocks, as (x, y, z).
+        threads: how many a block has.
+        shared_bytes: how many a block has.
+        registers: how many a thread has; 0 if that is not known.
+        columns: how many columns of tensor memory a block allocates.
+        binary: whether the costs of instructions come from the binary; else, where nothing lists
+            the binary, from the PTX.
+        lines: the program, whose instructions items name by their indices.
         memories: the pieces of global memory that items name.
-        clusters: those that were recorded, by their numbers in the grid.
+        clusters: the clusters that were recorded, by their numbers in the grid.
     """
 
     name: str
@@ -180,24 +180,24 @@ class Trace:
 
     @property
     def blocks_each(self) -> int:
-        """Blocks of a cluster."""
+        """How many blocks a cluster has."""
         return math.prod(self.cluster)
 
     @property
     def number(self) -> int:
-        """Clusters of the grid."""
+        """How many clusters the grid has."""
         return math.prod(self.grid) // self.blocks_each
 
     def stand_ins(self, number: int) -> list[ClusterTrace]:
-        """So many recorded clusters, which stand for those that some SMs run one after the other:
-        evenly from the shortest to the longest, which comes last."""
+        """Recorded clusters that stand for the `number` clusters that some SMs run one after the
+        other: evenly from the shortest to the longest, which comes last."""
         every = sorted(self.clusters.values(), key=lambda cluster: cluster.length)
         return [every[-(-(n + 1) * len(every) // number) - 1] for n in range(number)]
 
 
 def sampled(clusters: int, slots: int) -> list[int]:
-    """Which clusters of a grid are recorded: first, middle and last of the first wave; of more
-    waves, six that are spread over the grid, too.
+    """Which clusters of a grid are recorded: the first, the middle and the last one of the first
+    wave, and if there are more waves, six that are spread over the grid.
 
     Args:
         slots: how many clusters the GPU runs at a time.
@@ -208,14 +208,14 @@ def sampled(clusters: int, slots: int) -> list[int]:
 
 
 def brought_by(item: Item) -> Sequence[int]:
-    """The tokens to which an item contributes once what it moves is there."""
+    """The tokens to which an item contributes when its data have arrived."""
     where = {COPY: 6, SEND: 3}.get(item[0])
     found: Sequence[int] = item[where] if where else item[5:7] if item[0] == STORE else ()
     return found
 
 
 def loads_of(item: Item) -> Iterator[tuple[int, float, int]]:
-    """What an item loads: the piece of memory, bytes, and the rows of a box that they are in."""
+    """What an item loads: a piece of memory, the bytes, and in how many rows of a box they are."""
     if item[0] == COPY and item[5] >= 0:
         yield item[5], item[2], item[4] - item[9]
     elif item[0] == GLOBAL and item[5] >= 0:

@@ -120,6 +120,11 @@ class Expected:
     argument: int | None = None
     is_dead: bool = False
 
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of instruction that the operation becomes."""
+        return {self.kind, *(kind for kind, *_ in self.after)}
+
     def boxes_of(self, warp: int) -> tuple[ExpectedBox, ...]:
         """The boxes that a warp of the partition issues, in order."""
         if self.shares:

@@ -50,6 +50,9 @@ _DENSE_KINDS = {
     "f16": "f16", "bf16": "f16", "tf32": "tf32", "e4m3": "f8f6f4", "e5m2": "f8f6f4", "s8": "i8",
 }  # fmt: skip
 _ACCUMULATORS = {"f32": "f32", "f16": "f16", "i32": "s32"}
+_FP8 = ("f8E4M3FN", "f8E5M2")
+_FORMATS = re.compile(r"\b(?:lhs|rhs) = (\w+)")
+"""Those of A and B, as a block-scaled product prints them."""
 _SCALE_BLOCKS = {1: "scale_vec::1X|block32", 2: "scale_vec::2X|block32", 4: "scale_vec::4X|block16"}
 """Scale factors of a row in one instruction -> the two spellings of the modifier (PTX ISA,
 "tcgen05.mma")."""
@@ -225,7 +228,7 @@ def scaled(lowering: Lowering, operation: Operation) -> Expected:
     operands = without_tokens(operation)
     a_scale, b_scale = operands[3:5]
     a_kind, b_kind, _, a_scales = map(lowering.memory, operands[:4])
-    formats = re.findall(r"\b(?:lhs|rhs) = (\w+)", operation.text)
+    formats = _FORMATS.findall(operation.text)
     if len(formats) != 2:
         raise NotDerived("the formats of the operands are not printed")
     group = lowering.cta_group(operation)
@@ -269,6 +272,20 @@ def scaled(lowering: Lowering, operation: Operation) -> Expected:
         operation, "tcgen05.mma", found, _loop_orders(tiles.reps),
         after=_commits(lowering, operation), adds=operands[5],
     )  # fmt: skip
+
+
+def wrong_formats(module: MlirModule) -> Iterator[tuple[Operation, str]]:
+    """Block-scaled products that take an fp8 tile as another format than its type says; what of
+    them is wrong. Tiles of bytes may be of any format."""
+    for operation in module.operations:
+        if operation.name != "ttng.tc_gen5_mma_scaled":
+            continue
+        formats = _FORMATS.findall(operation.text)
+        for side, value, taken in zip("AB", without_tokens(operation), formats, strict=False):
+            kind = module.memory(value)
+            element = kind.element if kind else ""
+            if element in _FP8 and MMA_ELEMENTS[element] != taken:
+                yield operation, f"{side} is a tile of {element}, and is multiplied as {taken}"
 
 
 def _commits(

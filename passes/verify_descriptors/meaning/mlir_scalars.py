@@ -177,7 +177,9 @@ class Scalars:
     def _compared(self, of: IntegerOperation, left: Value, right: Value) -> bool | None:
         if not of.is_signed and of.name not in ("eq", "ne"):
             return None
-        least, most = self._bounds(self.sum(right) - self.sum(left))
+        difference = self.sum(right) - self.sum(left)
+        least = self._bound(difference, want_most=False)
+        most = self._bound(difference, want_most=True)
         if of.name in ("lt", "ge"):
             known = _decided(least is not None and least > 0, most is not None and most <= 0)
         elif of.name in ("le", "gt"):
@@ -187,11 +189,8 @@ class Scalars:
             known = _decided(least == most == 0, apart)
         return known if known is None or of.name in ("lt", "le", "eq") else not known
 
-    def _bounds(self, difference: Sum) -> tuple[int | None, int | None]:
-        """(least, most) of a sum, counters of loops between their bounds; None if not known."""
-        return self._bound(difference, want_most=False), self._bound(difference, want_most=True)
-
     def _bound(self, bound: Sum, *, want_most: bool) -> int | None:
+        """The least or most of a sum, loop counters being in their bounds; None if not known."""
         for _ in range(4):  # counters of nested loops
             found = next((item for item in bound.terms if _loop_of(item[0])), None)
             if found is None:

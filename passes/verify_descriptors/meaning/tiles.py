@@ -27,11 +27,6 @@ from triton_ext.passes.value_layouts import (
 from triton_ext.passes.verify_descriptors.meaning.expected import NotDerived
 
 
-def encoding_rank(encoding: str) -> int:
-    """How many dimensions a shared encoding has."""
-    return parsed_encoding(encoding).rank
-
-
 def tile_layout(kind: MemoryType) -> LinearLayout:
     """The layout of the tile that a shared-memory value is a part of, as `read_layout`."""
     return read_layout(parsed_encoding(kind.encoding), tile_shape(kind))
@@ -111,7 +106,7 @@ def _subslice(operation: Operation, source: MemoryType) -> int:
     offsets = subslice_offsets(operation)
     if not offsets:
         raise NotDerived("offsets that are not printed")
-    rank = encoding_rank(source.encoding)
+    rank = parsed_encoding(source.encoding).rank
     if is_fp4_padded(source.encoding) or any(offsets[:-rank]):
         raise NotDerived("a part of padded fp4, or of several buffers")
     inverse = tile_layout(source).pseudoinvert()

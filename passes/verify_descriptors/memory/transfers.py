@@ -45,13 +45,10 @@ def _operands(operation: Operation) -> tuple[Value, Value] | None:
     if name == "ttng.tmem_alloc" and operands:
         return operation.results[0], operands[0]
     if name == "ttng.tmem_store":
-        tensor, memory = (value for value in operands if value.type != "i1" and _is_data(value))
+        types = ((value, value.type or "") for value in operands)
+        tensor, memory = (v for v, kind in types if kind != "i1" and "async.token" not in kind)
         return memory, tensor
     return None
-
-
-def _is_data(value: Value) -> bool:
-    return "async.token" not in (value.type or "")
 
 
 def memory_of(operation: Operation) -> Value:

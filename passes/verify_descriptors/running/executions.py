@@ -44,13 +44,13 @@ _EXECUTED = "the number of instructions that are executed"
 
 @dataclass
 class Block:
-    """One block of a cluster, for one choice of arguments.
+    """One block of a cluster in one launch, and which of its threads is compared.
 
     Attributes:
         ctas: the number of blocks in the cluster.
         ptx_version: the version of the PTX module, such as ``8.7``.
-        scratch: where the block's global scratch memory begins, where the descriptors lie that a
-            kernel makes; None if that is not known.
+        scratch: the address of the block's global scratch memory, in which the kernel makes TMA
+            descriptors; None if it is not known.
         index_of: the index of an instruction in its group.
         warp: the number of the thread's warp in its partition.
         lane: the number of the thread in its warp.
@@ -88,7 +88,7 @@ class Block:
 
 
 class Execution:
-    """One execution of one operation.
+    """One execution of an operation, which is compared with what the thread executes.
 
     Args:
         event: the operation, and the values of its operands.
@@ -99,7 +99,7 @@ class Execution:
         self.values = dict(zip(event.operation.operands, event.operands, strict=True))
 
     def compare(self, one: Expected, group: Group, instance: Sequence[ExecutedInstruction]) -> None:
-        """Against one execution of a group."""
+        """Compare it with one execution of a group."""
         first = instance[0]
         if one.kind == "tma":
             for event in instance:
@@ -121,8 +121,8 @@ class Execution:
             )
 
     def followed_by(self, kind: str, barrier: Value | None, event: ExecutedInstruction) -> None:
-        """What follows the operation's own instructions; a product that is not asynchronous waits
-        for all groups."""
+        """Compare what follows the operation's own instructions: a product that is not asynchronous
+        waits for all groups."""
         self.barrier(barrier, event)
         if kind == "wgmma wait":
             self.findings.check(
@@ -131,7 +131,7 @@ class Execution:
             )  # fmt: skip
 
     def barrier(self, value: Value | None, event: ExecutedInstruction) -> None:
-        """The mbarrier of an instruction, which is its only address."""
+        """Compare the mbarrier of an instruction that has no other address."""
         if value is None:
             return
         addresses = [i for i, text in enumerate(event.instruction.operands) if text[:1] == "["]
@@ -139,7 +139,7 @@ class Execution:
         self._address(value, address, 0, event.instruction, "the mbarrier")
 
     def _numbers(self, one: Expected, event: ExecutedInstruction) -> None:
-        """Arrivals, pending groups, and the phase of a wait: what stands behind the address."""
+        """Compare the number of arrivals or of pending groups, and the phase of a wait."""
         if one.number is not None:
             has_address = one.kind not in ("store wait", "wgmma wait")
             found = event.operands[-1] if len(event.operands) > has_address else 1
@@ -160,7 +160,7 @@ class Execution:
             )  # fmt: skip
 
     def _product(self, one: Expected, first: ExpectedMma, event: ExecutedInstruction) -> None:
-        """One instruction of a product."""
+        """Compare one instruction of a product."""
         for name, matrix in first.matrices.items():
             bits = _number(_operand(event, name))
             start = None if bits is None else (bits & START_ADDRESS_MASK) * CHUNK_BYTES
@@ -194,7 +194,7 @@ class Execution:
             self._address(value, address, offset, event.instruction, what, LOW_WORD)
 
     def _constant(self, what: str, name: str, event: ExecutedInstruction, found: Number) -> None:
-        """What is the same in each execution of an instruction: the text was compared with it."""
+        """Check an operand that is the same in all executions: the text was compared."""
         known = self.findings.constants.setdefault((id(event.instruction), name), found)
         self.findings.check(
             "descriptors in later executions", self.operation, event.instruction, what, known,
@@ -202,7 +202,7 @@ class Execution:
         )  # fmt: skip
 
     def _copy(self, one: Expected, event: ExecutedInstruction) -> None:
-        """One instruction of a TMA copy."""
+        """Compare one instruction of a TMA copy."""
         instruction, operands = event.instruction, _copy_operands(event)
         self._descriptor_address(operands.descriptor, instruction)
         if one.barrier is not None:
@@ -231,7 +231,7 @@ class Execution:
             self._coordinate(dim, must, found, instruction)
 
     def _multicast(self, one: Expected, event: ExecutedInstruction) -> None:
-        """The blocks that a copy goes to: those that hold the same part of the tile."""
+        """Compare the blocks that a copy goes to with those that hold the same part of the tile."""
         form = read(event.instruction)
         memory = self.block.module.memory(one.tile) if one.tile else None
         if not isinstance(form, TensorCopy) or not form.cta_mask or memory is None:
@@ -253,7 +253,7 @@ class Execution:
     def _gathered(
         self, one: Expected, box: ExpectedBox, instruction: Instruction, operands: _CopyOperands
     ) -> None:
-        """One instruction of a gather or scatter: a column, and four rows by their indices."""
+        """Compare one instruction of a gather or scatter: a column and four rows' indices."""
         if self.block.ctas > 1:
             self.findings.left_out[instruction.line] = _ROWS
             self.findings.unproven["coordinates"] += len(operands.coordinates)
@@ -277,8 +277,8 @@ class Execution:
         return [first, *rows, *[None] * (one.rows - len(rows))]
 
     def make_descriptor(self, events: Sequence[ExecutedInstruction]) -> bool:
-        """``ttng.tensormap_create``, against the instructions that make a TMA descriptor: the first
-        thread writes the fields, its warp copies them. Whether they do so.
+        """Compare ``ttng.tensormap_create`` with the instructions that make a TMA descriptor: the
+        first thread writes the fields, and its warp copies them. Returns whether they agree.
         """
         findings, operation = self.findings, self.operation
         *replaced, copied = events
@@ -326,7 +326,7 @@ class Execution:
         return not findings.differences
 
     def acquire_descriptor(self, event: ExecutedInstruction) -> bool:
-        """``ttng.tensormap_fenceproxy_acquire``, against its fence; whether it is that."""
+        """Compare ``ttng.tensormap_fenceproxy_acquire`` with a fence; whether they agree."""
         self._descriptor_address(_number(event.operands[0]), event.instruction)
         return not self.findings.differences
 
@@ -342,7 +342,7 @@ class Execution:
         return len(list(itertools.takewhile(bool, kinds)))
 
     def _descriptor_address(self, found: Number, instruction: Instruction) -> None:
-        """The address of a TMA descriptor: in global memory, or a parameter."""
+        """Compare the address of a TMA descriptor, in global memory or a parameter."""
         value = self.operation.operands[0]
         self._address(value, found, 0, instruction, "a TMA descriptor", _DOUBLE_WORD)
 
@@ -355,7 +355,7 @@ class Execution:
         what: str,
         mask: int = 0,
     ) -> None:
-        """An address in an allocation, against where the allocation begins.
+        """Compare an address in an allocation with the one at which the allocation begins.
 
         Args:
             value: the operand that it is the address of.

@@ -16,18 +16,19 @@ LOW_WORD = (1 << 32) - 1
 
 @dataclass
 class Findings:
-    """The outcome.
+    """What comparing a kernel's PTX with its TTGIR has found.
 
     Attributes:
-        differences: where the PTX differs, with the operation; None if no operation is executed.
-        proven: how many executions, and how many facts about them, are as they must be.
-        unproven: how many are not known.
-        of_the_kernel: what the module itself has wrong: the operation, and the error.
-        compared: the PTX lines of stores that are those of operations.
+        differences: where the PTX differs, each with the operation; None if none is executed there.
+        proven: the number of executions, and of facts about them, that are as they must be.
+        unproven: the number of those that are not known.
+        of_the_kernel: faults of the module itself: the operation, and the error.
+        compared: the PTX lines of the stores that were found to be those of operations.
         left_out: the PTX lines of instructions that are not compared, each with the reason.
-        starts: where allocations begin, as the PTX has it, and the instruction that says so.
+        starts: the address in the PTX at which each allocation begins, and the instruction that
+            tells it.
         constants: operands that no execution may change, by the `id` of the instruction.
-        threads, blocks: the numbers of those that were run.
+        threads, blocks: the numbers of the threads and blocks that were run.
     """
 
     differences: list[tuple[Operation | None, Difference]] = field(default_factory=list)

@@ -13,7 +13,7 @@ from triton_ext.ptx.parse import Kernel
 
 @dataclass(frozen=True)
 class Bases:
-    """Where memory begins that the compiler does not allocate.
+    """The first addresses of memory that the hardware or the system allocates.
 
     Attributes:
         shared: the first dynamic byte of shared memory.
@@ -35,10 +35,10 @@ def parameter(index: int) -> int:
 
 @dataclass(frozen=True)
 class TrialLaunch:
-    """One block of one launch, with values for what the kernel is given.
+    """One block of a trial launch, and the arguments of the kernel.
 
     Attributes:
-        arguments: integers, by the index of the kernel's parameter.
+        arguments: integers, each by the index of its parameter.
         program: the block's index in the grid: ``%ctaid``.
         programs: the size of the grid: ``%nctaid``.
     """
@@ -48,7 +48,7 @@ class TrialLaunch:
     programs: tuple[int, int, int]
 
     def at_block(self, axis: int, number: int) -> TrialLaunch:
-        """The same, of the block with another index along an axis, in a grid that has it."""
+        """The same launch for the block with another index along an axis; the grid has it."""
         x, y, z = (number if i == axis else at for i, at in enumerate(self.program))
         sizes = (max(at + 1, size) for at, size in zip((x, y, z), self.programs, strict=True))
         width, height, depth = sizes
@@ -68,10 +68,11 @@ class TrialLaunch:
 
 
 def launches(module: MlirModule) -> list[TrialLaunch]:
-    """Choices of arguments; where the first does not reach all instructions, a later one may.
+    """Choices of arguments: a later one may reach instructions that the first does not.
 
-    First tensors of a few tiles, so that loops run a few times; then integers that are how often
-    loops run, but for those that are known to be multiples of 16; then large tensors.
+    The first choice makes tensors of a few tiles, so that loops run a few times. The second takes
+    integers for numbers of iterations, unless they are known to be multiples of 16. The third makes
+    tensors large.
     """
     short, counts, large = {}, {}, {}
     kernel = module.kernel
@@ -91,9 +92,9 @@ def launches(module: MlirModule) -> list[TrialLaunch]:
 
 
 def others(module: MlirModule) -> list[TrialLaunch]:
-    """More choices: a block far from the first, of sizes that are multiples of all tiles; sizes
-    less than those of most tiles; and few tiles, after which two stages of 64 elements are in the
-    other phase than after those of the first choice."""
+    """Three more choices: a block far from the first one, in tensors whose sizes are multiples of
+    all tiles; sizes below those of most tiles; and few tiles, which leave two stages of 64 elements
+    in the other phase than the first choice does."""
     given = dict(launches(module)[0].arguments)
     values = module.kernel.regions[0].entry.arguments if module.kernel else ()
     sizes = [each.index for each in values if each.type == "i32"]

@@ -80,7 +80,8 @@ class Life:
 
     Attributes:
         root: the allocation.
-        first, last: counted in operations; `last` is less where it is never used.
+        first, last: the numbers of the first and the last operation that use it; `last` is less
+            than `first` if none does.
     """
 
     root: Value
@@ -88,10 +89,43 @@ class Life:
     last: int = -1
 
 
+class Lifetimes:
+    """Which operations use the memory of which allocation.
+
+    Attributes:
+        found: the life of each execution of an allocation.
+        now: the number of the operation that is run.
+        window: while partitions are run that execute side by side, the numbers of the first and the
+            last operation of that time; else None.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[Life] = []
+        self.now = 0
+        self.window: list[int] | None = None
+        self._current: dict[Value, Life] = {}
+
+    def begin(self, root: Value, *, is_used: bool) -> None:
+        """Note an allocation. `is_used`: it stores a tensor, too."""
+        if self.window is None:
+            life = Life(root, self.now, self.now) if is_used else Life(root)
+            self._current[root] = life
+            self.found.append(life)
+
+    def use(self, operation: Operation, known: Values) -> None:
+        """Note that an operation uses the memory that it names."""
+        for value in operation.operands:
+            address = known.get(value)
+            life = self._current.get(address[0]) if isinstance(address, tuple) else None
+            if life is not None:
+                first, last = self.window or (self.now, self.now)
+                life.first, life.last = min(life.first, first), max(life.last, last)
+
+
 @dataclass(frozen=True)
 class _Partition:
-    """A region of ``ttg.warp_specialize``, with the values that it captures, and from when to when
-    the operation is executed."""
+    """A region of ``ttg.warp_specialize``, the values that it captures, and the numbers of the
+    first and the last operation that execute beside it."""
 
     block: Block
     captured: tuple[RunValue, ...]
@@ -102,11 +136,11 @@ class ModuleTracer:
     """Runs a module: first the partition with which it begins, then the others.
 
     Args:
-        launch: what the kernel is given.
+        launch: the block, and the kernel's arguments.
         wanted: the operations whose executions are recorded.
-        offset: by how much a view is further than what it is a view of, given the values of its
-            operands; None if that is not known.
-        limit: of events, in each partition.
+        offset: how far a view begins behind what it is a view of, given the values of its operands;
+            None if that is not known.
+        limit: the largest number of events of a partition.
     """
 
     def __init__(
@@ -123,14 +157,10 @@ class ModuleTracer:
         self._visits = 0
         self._functions: dict[Operation, Callable[..., Number]] = {}
         self._loops: dict[Operation, bool] = {}
-        self.lives: list[Life] = []
-        self._tick = 0
-        self._window: list[int] | None = None
-        self._current: dict[Value, Life] = {}
-        self._memories: dict[Operation, list[Value]] = {}
+        self.lifetimes = Lifetimes()
 
     def main(self) -> PartitionTrace:
-        """What the warps execute with which the kernel begins."""
+        """What the warps of the first partition execute, with which the kernel begins."""
         kernel = self.module.kernel
         if kernel is None:
             return PartitionTrace(end=End(Why.UNKNOWN, "there is no kernel"))
@@ -149,23 +179,9 @@ class ModuleTracer:
         """The other partitions, in the order of the text; after `main`."""
         found = []
         for each in self.partitions:
-            self._window = each.window
+            self.lifetimes.window = each.window
             found.append(self._trace(each.block, each.captured))
         return found
-
-    def _use(self, operation: Operation, known: Values) -> None:
-        """Remember when the memory is used that an operation takes."""
-        if operation not in self._memories:
-            self._memories[operation] = [
-                value for value in operation.operands if "memdesc<" in (value.type or "")
-            ]
-        for value in self._memories[operation]:
-            address = known.get(value)
-            if not isinstance(address, tuple) or address[0] not in self._current:
-                continue
-            life = self._current[address[0]]
-            first, last = self._window or (self._tick, self._tick)
-            life.first, life.last = min(life.first, first), max(life.last, last)
 
     def _trace(self, block: Block, arguments: Sequence[RunValue]) -> PartitionTrace:
         found = PartitionTrace()
@@ -184,9 +200,9 @@ class ModuleTracer:
     def _block(self, block: Block, known: Values) -> Iterator[ExecutedOperation]:
         for operation in block.operations:
             self._visits += 1
-            self._tick += 1
+            self.lifetimes.now += 1
             if operation.name not in _NO_USES:
-                self._use(operation, known)
+                self.lifetimes.use(operation, known)
             if self._visits > _MAX_VISITS:
                 end = long("operations", _location(operation))
                 raise Stopped(end.reason, end.why)
@@ -216,11 +232,11 @@ class ModuleTracer:
             yield from self._while(operation, known)
         elif operation.name == "ttg.warp_specialize":
             captured = tuple(known.get(value) for value in operation.operands)
-            window = [self._tick, _MAX_VISITS]
+            window = [self.lifetimes.now, _MAX_VISITS]
             for region in operation.regions[1:]:
                 self.partitions.append(_Partition(region.entry, captured, window))
             yield from self._block(operation.regions[0].entry, known)
-            window[1] = self._tick
+            window[1] = self.lifetimes.now
             _bind(operation.results, _yielded(operation.regions[0].entry, known), known)
         elif any(id(inner) in self.wanted for inner in operation.walk()):
             raise Stopped(f"{operation.name} is not followed")
@@ -294,12 +310,8 @@ class ModuleTracer:
             return
         if name in _ALLOCATIONS:
             known[result] = result, 0
-            if self._window is None and name != SCRATCH:
-                life = Life(result)
-                if operation.operands:
-                    life.first = life.last = self._tick
-                self._current[result] = life
-                self.lives.append(life)
+            if name != SCRATCH:
+                self.lifetimes.begin(result, is_used=bool(operation.operands))
         elif name in _SAME:
             known[result] = operands[0]
         elif name in ("tt.get_program_id", "tt.get_num_programs"):

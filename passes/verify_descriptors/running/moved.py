@@ -19,7 +19,7 @@ _WITH_DESCRIPTORS = ("wgmma.mma", "tcgen05.mma", "tcgen05.cp")
 
 
 def _moved(instruction: Instruction, text: str, value: int) -> int:
-    """What an operand is when memory has moved."""
+    """The value of an operand when memory begins at `MOVED`."""
     if instruction.opcode.startswith("tcgen05.dealloc") and text == instruction.operands[0]:
         return value + _TENSOR
     if text[:1] == "[" and not value >> 32:
@@ -33,7 +33,7 @@ def _moved(instruction: Instruction, text: str, value: int) -> int:
 
 
 def compare_moved(findings: Findings, here: ThreadTrace, there: ThreadTrace) -> None:
-    """The two runs of a thread, `there` with memory at `MOVED`."""
+    """Compare two runs of a thread: `here`, and `there` with memory at `MOVED`."""
     for one, other in zip(here.events, there.events, strict=False):
         if one.instruction is not other.instruction:
             findings.differ(

@@ -10,10 +10,10 @@ from typing import Any
 
 
 class Poison:
-    """A value that is not an integer of the kernel's.
+    """A value of which no address and no condition may be made.
 
     Args:
-        description: what it is.
+        description: where it comes from, in words.
     """
 
     def __init__(self, description: str) -> None:

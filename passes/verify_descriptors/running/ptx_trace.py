@@ -21,6 +21,7 @@ from triton_ext.passes.verify_descriptors.running.register_functions import (
     unread,
 )
 from triton_ext.passes.verify_descriptors.running.thread_steps import (
+    RunningThread,
     SharedMemory,
     Steps,
     names_address,
@@ -30,7 +31,7 @@ from triton_ext.passes.verify_descriptors.running.thread_trace import (
     Operand,
     ThreadTrace,
 )
-from triton_ext.passes.verify_descriptors.running.trace_end import Stopped, long
+from triton_ext.passes.verify_descriptors.running.trace_end import Stopped, Why, long
 from triton_ext.passes.verify_descriptors.text.slices import Slicer
 from triton_ext.ptx.definitions import destinations
 from triton_ext.ptx.parse import Instruction, Kernel, Variable
@@ -44,7 +45,7 @@ _MOST_BETWEEN = 200
 
 @dataclass
 class _Step:
-    """An instruction, prepared."""
+    """An instruction that is prepared to be run."""
 
     kind: str
     guard: int | None
@@ -58,7 +59,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Meeting:
-    """The instruction at which the ways of a branch meet, and what may be written before."""
+    """Where both ways of a branch meet, and the registers that may be written before."""
 
     at: int
     targets: frozenset[int]
@@ -76,9 +77,9 @@ class Tracer(Steps):
         wanted: the instructions whose executions are recorded.
         given: numbers for special registers and parameters: ``{"%ctaid.x": 2, "[k_param_1]": 64}``.
         variables: those of the module; in shared memory they begin at `Bases.shared`.
-        observed: pairs of an instruction and one of its operands, an address.
-        operands: of wanted instructions of which only some operands are read, these operands, by
-            the number of the instruction; the others are None.
+        observed: pairs of an instruction and the one of its operands that is an address.
+        operands: for the wanted instructions of which only some operands are read, these operands,
+            by the number of the instruction; the others are None.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Tracer(Steps):
         self._meetings: dict[int, _Meeting | None] = {}
 
     def give(self, given: Mapping[str, int]) -> None:
-        """Go on with other numbers given, and nothing stored."""
+        """Take other numbers, and forget what was stored."""
         changed = self.given.keys() | given.keys()
         self.given = given
         self._memories.clear()
@@ -142,21 +143,25 @@ class Tracer(Steps):
     def run(
         self, thread: int, limit: int, bases: Bases = BASES, *, stores: bool = True
     ) -> ThreadTrace:
-        """What a thread executes. `thread`: its number in the block. For another than the first one
-        of its warp, that one must have been run last. `bases`: where memory begins. `stores`:
-        whether what it stores is kept for the threads that are run later."""
+        """Run a thread.
+
+        Args:
+            thread: its number in the block. The first thread of its warp must have been run before
+                the others.
+            limit: the largest number of events.
+            bases: where memory begins.
+            stores: whether what it stores is kept for the threads that are run later.
+        """
         trace = ThreadTrace()
-        self._elections = trace.elections
-        self._keeps, self.bases = stores, bases
+        self.bases, lane = bases, thread % WARP_THREADS
         self.shared = self._memories.setdefault(bases, SharedMemory())
         for slot, extra in self._symbols.items():
             self._initial[slot] = bases.shared + extra
-        self._loads, self._shuffles = {}, {}
-        self._lane = thread % WARP_THREADS
-        if not self._lane:
+        if not lane:
             self._told[bases] = {}
-        self._shuffled = self._told.setdefault(bases, {})
-        special = {"%tid.x": thread, "%laneid": thread % WARP_THREADS, "%tid.y": 0, "%tid.z": 0}
+        told = self._told.setdefault(bases, {})
+        self._thread = RunningThread(lane, stores, trace.elections, told)
+        special = {"%tid.x": thread, "%laneid": lane, "%tid.y": 0, "%tid.z": 0}
         for name, value in special.items():
             self._initial[self._slot(name, ())] = value
         self.registers = list(self._initial)
@@ -207,7 +212,7 @@ class Tracer(Steps):
                         step.run(registers)
                     if len(trace.events) >= limit:
                         trace.end = long("of them", f"PTX line {step.line}")
-                        return trace
+                        break
                     at += 1
                 elif kind == "branch":
                     at = step.goes_to[0]
@@ -218,10 +223,13 @@ class Tracer(Steps):
                     if not isinstance(index, int) or index >= len(step.goes_to):
                         raise Stopped(f"where PTX line {step.line} branches to is not known")
                     at = step.goes_to[index]
-            line = instructions[min(at, total - 1)].line
-            trace.end = long("instructions", f"PTX line {line}")
+            else:
+                line = instructions[min(at, total - 1)].line
+                trace.end = long("instructions", f"PTX line {line}")
         except Stopped as reason:
             trace.end = reason.end
+        if not thread and trace.end.why is Why.LONG:
+            self.shared.is_cut_off = True
         return trace
 
     def _prepared(self, at: int) -> _Step:
@@ -231,10 +239,11 @@ class Tracer(Steps):
         return step
 
     def _meeting(self, branch: int) -> _Meeting | None:
-        """Where both ways of a branch meet, if only registers differ between them.
+        """Where both ways of a branch meet, if they differ in registers alone: so they do where
+        libdevice treats rare elements.
 
-        Such is what libdevice does for rare elements. None if an instruction between them is
-        recorded, or loads from shared memory or stores there, and if a way ends the kernel.
+        None if an instruction between them is recorded, or accesses shared memory, and if a way
+        ends the kernel.
         """
         if branch not in self._meetings:
             ways, found = self._following(branch), None
@@ -248,8 +257,8 @@ class Tracer(Steps):
         return self._meetings[branch]
 
     def _reached(self, starts: Sequence[int], end: int = -1) -> tuple[list[int], bool]:
-        """What may be executed from some instructions on until `end`, the nearest first; and
-        whether that is all: nothing in it is more than registers."""
+        """The instructions that may be executed from some on until `end`, the nearest first; and
+        whether none of them does more than write registers."""
         found, is_all = [at for at in dict.fromkeys(starts) if at != end], True
         seen = {*found, end}
         for at in found:
@@ -265,7 +274,7 @@ class Tracer(Steps):
         return found, is_all
 
     def _following(self, at: int) -> list[int]:
-        """What may be executed after an instruction, the next one first."""
+        """The instructions that may be executed after another one, the next in the text first."""
         step = self._prepared(at)
         goes_on = step.kind != "branch" or step.guard is not None
         return [*([at + 1] if goes_on else []), *step.goes_to]

@@ -53,7 +53,7 @@ def mapped(address: Number, rank: Number) -> Number:
 
 
 def applied(targets: list[int], slots: list[int], function: Callable[..., Number]) -> Function:
-    """Write what a function makes of registers; of ``setp``'s second predicate, the opposite."""
+    """Write a function's result of registers; to ``setp``'s second predicate, the opposite."""
     target = targets[0]
     if len(targets) == 2:
 
@@ -87,10 +87,10 @@ def chosen(function: Callable[..., Number], a: Number, b: Number, choice: Number
 
 
 def of_numbers(function: Callable[..., Number], *values: Number) -> Number:
-    """What compares its sources, and would take poison for the other one: ``min``, ``max``."""
+    """``min`` and ``max``, which compare their sources; None if one of them is poison."""
     return None if any(isinstance(each, Poison) for each in values) else function(*values)
 
 
 def unknown(registers: Registers, slots: Sequence[int]) -> Number:
-    """What is made of sources that are not all known: poison, if one of them is."""
+    """The result of sources that are not all known: poison if one of them is, else None."""
     return next((value for slot in slots if isinstance(value := registers[slot], Poison)), None)

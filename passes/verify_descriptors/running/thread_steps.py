@@ -42,6 +42,7 @@ from triton_ext.passes.verify_descriptors.running.register_functions import (
     unknown,
 )
 from triton_ext.passes.verify_descriptors.running.thread_trace import Operand
+from triton_ext.passes.verify_descriptors.running.trace_end import Stopped, Why
 from triton_ext.ptx.integer_operations import integer_operation, is_float, opcode_width
 from triton_ext.ptx.parse import Instruction, Kernel, Variable, immediate, split_operands
 
@@ -52,15 +53,41 @@ _TENSORS = ("mma.", "wgmma.", "tcgen05.ld", "ldmatrix")
 
 @dataclass
 class SharedMemory:
-    """Bytes by address: all that were stored there, in order."""
+    """Bytes by address: all that were stored there, in order.
+
+    Attributes:
+        is_cut_off: whether the first thread, which stores what partitions read, would store more.
+    """
 
     written: dict[int, list[Number]] = field(default_factory=dict)
+    is_cut_off: bool = False
 
     def store(self, address: int, size: int, value: Number) -> None:
         """A little-endian number of `size` bytes."""
         for i in range(size):
             byte = None if value is None else value >> 8 * i & 0xFF
             self.written.setdefault(address + i, []).append(byte)
+
+
+@dataclass
+class RunningThread:
+    """The thread that is run.
+
+    Attributes:
+        lane: its number in its warp.
+        keeps: whether what it stores is kept for the threads that are run later.
+        elections: each ``elect.sync`` that it has executed.
+        shuffled: what the warp's first thread has given, by the `id` of a shuffle, in order.
+        shuffles: how often the thread has executed each of these.
+        loads: how often it has loaded from each address of shared memory.
+    """
+
+    lane: int = 0
+    keeps: bool = True
+    elections: list[Instruction] = field(default_factory=list)
+    shuffled: dict[int, list[Number]] = field(default_factory=dict)
+    shuffles: dict[int, int] = field(default_factory=dict)
+    loads: dict[int, int] = field(default_factory=dict)
 
 
 def names_address(address: str) -> bool:
@@ -100,11 +127,7 @@ class Steps:
         self._scopes: dict[str, set[tuple[int, ...]]] = {}
         for variable in kernel.variables:
             self._scopes.setdefault(variable.name, set()).add(variable.scope)
-        self._loads: dict[int, int] = {}
-        self._shuffled: dict[int, list[Number]] = {}
-        self._shuffles: dict[int, int] = {}
-        self._elections: list[Instruction] = []
-        self._lane, self._keeps = 0, True
+        self._thread = RunningThread()
 
     # ------------------------------------------------------------------------- operands
 
@@ -163,8 +186,6 @@ class Steps:
         slot = self._slot(text, scope)
         return lambda registers: registers[slot]
 
-    # ----------------------------------------------------------------------------- running
-
     # ----------------------------------------------------------------- single instructions
 
     def _compiled(self, instruction: Instruction, targets: list[int]) -> Function:
@@ -218,10 +239,10 @@ class Steps:
         is_whole = immediate(instruction.operands[-1]) in (-1, _ALL_LANES)
 
         def elect(registers: Registers) -> None:
-            self._elections.append(instruction)
+            self._thread.elections.append(instruction)
             for slot in targets:
                 registers[slot] = 0  # the lane that is elected
-            registers[targets[-1]] = int(not self._lane) if is_whole else OF_SOME_LANES
+            registers[targets[-1]] = int(not self._thread.lane) if is_whole else OF_SOME_LANES
 
         return elect
 
@@ -237,12 +258,12 @@ class Steps:
             value = value if is_whole else OF_SOME_LANES
             for slot in targets:
                 registers[slot] = None
-            said = self._shuffled.setdefault(key, [])
-            if not self._lane:
+            said = self._thread.shuffled.setdefault(key, [])
+            if not self._thread.lane:
                 said.append(value)
             else:
-                at = self._shuffles.get(key, 0)
-                self._shuffles[key] = at + 1
+                at = self._thread.shuffles.get(key, 0)
+                self._thread.shuffles[key] = at + 1
                 value = said[at] if at < len(said) else None
             registers[targets[0]] = value
 
@@ -309,7 +330,7 @@ class Steps:
 
         def store(registers: Registers) -> None:
             start, found = address(registers), source(registers)
-            if isinstance(start, int) and self._keeps:
+            if isinstance(start, int) and self._thread.keeps:
                 values = found if isinstance(found, tuple) else (found,)
                 for i, value in enumerate(values):
                     number = value if isinstance(value, int) else None
@@ -323,7 +344,7 @@ class Steps:
 
         def allocate(registers: Registers) -> None:
             start = address(registers)
-            if isinstance(start, int) and self._keeps:
+            if isinstance(start, int) and self._thread.keeps:
                 self.shared.store(start, 4, self.bases.tensor)
 
         return allocate
@@ -331,10 +352,8 @@ class Steps:
     def _load(self, instruction: Instruction, targets: list[int]) -> Function:
         """From shared memory, or from global memory, which holds `contents`."""
         address = self._reader(instruction.operands[1], instruction.scope)
-        size, is_named = (
-            opcode_width(instruction.opcode) // 8,
-            names_address(instruction.operands[1]),
-        )
+        size = opcode_width(instruction.opcode) // 8
+        is_named = names_address(instruction.operands[1])
         is_global = instruction.opcode.startswith("ld.global")
 
         def load(registers: Registers) -> None:
@@ -350,14 +369,17 @@ class Steps:
         return load
 
     def _loaded(self, address: int, size: int, is_named: bool) -> Number:
-        """A number; where the text names the address, the last one is loaded again and again."""
-        count = self._loads.get(address, 0)
-        self._loads[address] = count + 1
+        """A number; where the text names the address, the last one is loaded again and again.
+        Raises Stopped: it is what the first thread would store, were its trace longer."""
+        count = self._thread.loads.get(address, 0)
+        self._thread.loads[address] = count + 1
         total = 0
         for i in range(size):
             values = self.shared.written.get(address + i)
             last = len(values) - 1 if values else -1
             at = min(count, last) if is_named else count
+            if values and at > last and self.shared.is_cut_off:
+                raise Stopped("after enough of them in the first thread", Why.LONG)
             byte = values[at] if values and at <= last else None
             if byte is None:
                 return None

@@ -84,7 +84,7 @@ class Function:
         starts = sorted(block.start for block in blocks_in_order(self.kernel))
         is_start = set(starts)
         current: Group | None = None
-        block = 0
+        block, last = 0, ""
         since_barrier: dict[str, Group] = {}
         for number, instruction in enumerate(self.kernel.instructions):
             if number in is_start:
@@ -93,12 +93,14 @@ class Function:
             opcode = instruction.opcode
             if opcode.startswith("wgmma.commit_group"):
                 current = None
+            if opcode.startswith("elect.sync"):
+                last = instruction.operands[0]
             kind = kind_of(instruction)
             if opcode.startswith(_BARRIERS) and kind != "expect":
                 since_barrier = {}
             if not kind:
                 continue
-            elected = "" if kind == "wgmma" else self._elected(instruction)
+            elected = "" if kind == "wgmma" else self._elected(instruction, last)
             if (
                 current is not None
                 and kind != "expect"
@@ -116,8 +118,9 @@ class Function:
                 since_barrier[key] = current
             yield current
 
-    def _elected(self, instruction: Instruction) -> str:
-        """The predicate of an ``elect.sync`` that an instruction's guard is made of."""
+    def _elected(self, instruction: Instruction, last: str) -> str:
+        """The predicate of an ``elect.sync`` that an instruction's guard is made of; else (LLVM
+        knows the guard) the guard, and the `last` one's result."""
         seen, pending = set(), [instruction.predicate.lstrip("!")]
         while pending:
             name = pending.pop()
@@ -129,7 +132,7 @@ class Function:
                     return name
                 if writer.opcode.startswith(("and.pred", "selp", "mov.pred", "not.pred")):
                     pending += [text.lstrip("!") for text in writer.operands[1:]]
-        return instruction.predicate
+        return f"{instruction.predicate} {last}"
 
     @cached_property
     def _writers(self) -> dict[str, list[Instruction]]:

@@ -47,10 +47,6 @@ def _sums(each: float):
     return run
 
 
-def _late(text: str, _: str) -> None:
-    _sums(16)(text, "lazy")
-
-
 def _two_warpgroups(text: str, schedule: str) -> None:
     launch(text, [], schedule, block=256)
 
@@ -232,8 +228,8 @@ EXHIBITS = [
         "Latent: nobody has reported it.",
         "The last release of a stage is a commit to an mbarrier for which nobody waits any more: "
         "the arrival may come when the block has ended, and its shared memory is another one's. "
-        "Mended by a wait for it. The eager schedule, in which commits arrive at once, is silent.",
+        "Mended by a wait for it.",
         _released, instead(_released, (f"{wait('RELEASED', 0, 1)}\n", "")),
-        _late, SynchronizationFault, "which has ended", "lazy",
+        _sums(16), SynchronizationFault, "nobody has waited for this arrival",
     ),
 ]  # fmt: skip

@@ -7,13 +7,14 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from triton_ext.emulator.clients.reach import Reach
 from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import AsyncOperation, Cta
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import Addresses
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.banks import LINE_BYTES, warp_access
 
@@ -25,7 +26,7 @@ class Wavefronts:
         self._known: dict[tuple[bytes, int], tuple[int, int]] = {}
 
     def __call__(
-        self, lanes: Lanes, addresses: NDArray[np.int64], width: int
+        self, lanes: Lanes, addresses: Addresses, width: int
     ) -> list[tuple[int, int, int]]:
         """For each warp: its number, its wavefronts, and how many it had without conflicts."""
         threads = lane_sets.indices(lanes)
@@ -73,6 +74,7 @@ class Statistics(Observer):
             would take without bank conflicts.
         waited: how often lanes had to wait, by opcode.
         done: how many asynchronous operations were done, by opcode.
+        reach: what of each tensor was read and written.
     """
 
     def __init__(self) -> None:
@@ -80,6 +82,7 @@ class Statistics(Observer):
         self.bytes: Counter[str] = Counter()
         self.waited: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
+        self.reach = Reach()
         self.wavefronts = 0
         self.ideal_wavefronts = 0
         self._wavefronts = Wavefronts()
@@ -95,20 +98,19 @@ class Statistics(Observer):
             self.done[operation.instruction.opcode] += 1
 
     def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
+        self, cta: Cta, lanes: Lanes, space: str, addresses: Addresses, width: int, kind: str
     ) -> None:
         self.bytes[f"{space} {kind}"] += len(addresses) * width
+        if space == "global":
+            self.reach.touch(cta, addresses, width, kind)
         if space != "shared" or kind == "atomic":
             return
         for _, wavefronts, ideal in self._wavefronts(lanes, addresses, width):
             self.wavefronts += wavefronts
             self.ideal_wavefronts += ideal
+
+    def copies(self, cta: Cta, lanes: Lanes, kind: str, box: Any, address: int, size: int) -> None:
+        self.reach.copies(cta, kind, box, address, size)
 
     def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
         self.bytes[f"shared {kind} by {unit}"] += size
@@ -129,6 +131,7 @@ class Statistics(Observer):
             },
             "asynchronous_operations": dict(self.done.most_common()),
             "waits": dict(self.waited.most_common()),
+            "global_memory": self.reach.as_object(),
         }
 
     def lines(self) -> list[str]:
@@ -149,4 +152,4 @@ class Statistics(Observer):
                 f"shared-memory wavefronts: {self.wavefronts}, {self.ideal_wavefronts} without"
                 " bank conflicts"
             )
-        return lines
+        return [*lines, *self.reach.lines()]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Step
@@ -20,7 +19,7 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import AsyncOperation, Cta
 from triton_ext.emulator.state.buffers import named
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.state.memory import RANK_SHIFT
+from triton_ext.emulator.state.memory import RANK_SHIFT, Addresses
 from triton_ext.hardware.architecture import generation
 from triton_ext.ptx.explain import explain
 from triton_ext.ptx.folding import Folder
@@ -167,7 +166,7 @@ class Trace(Observer):
     # -------------------------------------------- what the instruction does meanwhile
 
     def access(
-        self, cta: Cta, lanes: Lanes, space: str, addresses: NDArray[np.int64], width: int,
+        self, cta: Cta, lanes: Lanes, space: str, addresses: Addresses, width: int,
         kind: str,
     ) -> None:  # fmt: skip
         if self._open is None or not len(addresses):

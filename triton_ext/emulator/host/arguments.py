@@ -28,6 +28,13 @@ _SWIZZLES = tuple(TensorSwizzle.of_width(width) for width in SWIZZLE_BYTE_WIDTHS
 _TRITON_TYPES = {8: DataType.FLOAT32_FTZ, 9: DataType.FLOAT64, 10: DataType.BFLOAT16}
 
 
+def _is_address(value: Any) -> bool:
+    """Whether a pointer says nothing of the memory there: a number, or an object with
+    ``data_ptr()`` that is no tensor, which Triton takes as well."""
+    tensor = getattr(value, "base", value)
+    return value is not None and not hasattr(tensor, "untyped_storage")
+
+
 class Flattened:
     """The arguments of a launch, one for each parameter of the PTX kernel.
 
@@ -57,9 +64,8 @@ class Flattened:
         elif kind.startswith("tensordesc"):
             self._descriptor(name, value)
         elif kind.startswith("*"):
-            given = isinstance(value, int)
-            pointer = value if given else self._pointer(name, value).to_bytes(8, "little")
-            self.values.append(pointer)
+            pointer = value if isinstance(value, int) else self._pointer(name, value)
+            self.values.append(pointer if _is_address(value) else pointer.to_bytes(8, "little"))
         elif kind in _FLOATS:
             self.values.append(np.asarray(value).astype(_FLOATS[kind]).tobytes())
         else:

@@ -130,7 +130,8 @@ def emulate(
             else is in their storage. Off for kernels that use the padding behind a view.
         strict: what is undefined by the letter, and relied on by published kernels, is a fault, in
             place of a warning: see `run_ptx`, too.
-        check_unread: what TMA brings must be read before another copy overwrites it: see there.
+        check_unread: what TMA brings, and what products add up, must be read before it is
+            overwritten: see there.
         time: a GPU ("H200", "H100"; "B200" for sm_100; True for the first of them; there are none
             of other architectures) or a `triton_ext.timeline.gpus.Gpu`: predict what each launch
             would take there: see `EmulatedGpu.timeline` and `EmulatedGpu.seconds`. Needs the eager

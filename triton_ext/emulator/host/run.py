@@ -339,7 +339,8 @@ def run_ptx(
             ``docs/reference/undefined.md`` lists it. Without it such a kernel is run as hardware
             runs it, and `UndefinedBehaviour` warns of it once.
         check_unread: what TMA and bulk copies bring into shared memory must be read before another
-            copy overwrites it (`UnreadCopy`). Off by default: kernels load more than they use.
+            copy overwrites it (`UnreadCopy`), and the sums of a tcgen05.mma before another one does
+            (`UnreadSums`). Off by default: kernels load more than they use.
         schedules: "all": say of every schedule what this run tells: `verdict` of what is returned
             is a `triton_ext.emulator.clients.schedules.verdict.Verdict`. Needs the eager schedule.
         explain_wait: a line, ``kernel.py:31`` or ``31`` of the PTX: with schedules="all", say what

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from triton_ext.emulator.host.blas import cublas_on_the_host
 from triton_ext.emulator.host.counting import Event, benchmarks_count
+from triton_ext.emulator.host.cuda.attributes import VERSION
 from triton_ext.emulator.host.cuda_graphs import CUDAGraph, call, captured, graph
 from triton_ext.emulator.host.cute_dsl import as_on_device, cute_dsl
 from triton_ext.emulator.state.memory import EMPTY, host_bytes
@@ -227,6 +229,8 @@ def cuda_on_the_host(current: Callable[[], Any]) -> Iterator[None]:
         if _users == 1:
             for name, stand_in in stand_ins.items():
                 _patches.enter_context(mock.patch.object(torch.cuda, name, stand_in))
+            release = f"{VERSION // 1000}.{VERSION % 1000 // 10}"
+            _patches.enter_context(mock.patch.object(torch.version, "cuda", release))
             for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
                 _patches.enter_context(mock.patch.object(torch.cuda.nvtx, name, return_value=0))
             # the module that torch has for the host's device, asked for as if it were torch.cuda
@@ -242,6 +246,7 @@ def cuda_on_the_host(current: Callable[[], Any]) -> Iterator[None]:
                 wrapped = wrapper(getattr(owner, name))
                 _patches.enter_context(mock.patch.object(owner, name, wrapped))
             _patches.enter_context(benchmarks_count(current))
+            _patches.enter_context(cublas_on_the_host())
             _patches.enter_context(cute_dsl(current))
     try:
         with Redirected():

@@ -25,7 +25,7 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import ARRIVALS
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Agents, Rows
-from triton_ext.emulator.state.in_flight import RING
+from triton_ext.emulator.state.in_flight import RING, AsyncArrival
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, Bytes
 from triton_ext.emulator.state.types import DTYPES, bits_of
@@ -229,6 +229,8 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 barrier = find(cta, where)
                 barrier.note(ARRIVALS, lane_sets.count(group), at)
                 cta.machine.observer.counts(barrier, "arrive", group)
+                last = AsyncArrival(group, at, [(barrier, barrier.phase)])
+                cta.under_way.arrivals["cp.async"] = last
                 barrier.arrive(lane_sets.count(group), clock)
 
         if agents.size:

@@ -18,9 +18,8 @@ from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.leniencies import REMOTE_SCOPE
-from triton_ext.emulator.state.memory import RANK_SHIFT
+from triton_ext.emulator.state.memory import RANK_SHIFT, Addresses
 from triton_ext.emulator.units.mbarriers import (
-    Addresses,
     arrives_from_afar,
     by_address,
     find,
@@ -129,7 +128,7 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             narrow = form.scope != "cluster" and far
             narrow = narrow and (relaxed or not cta.takes(REMOTE_SCOPE, group))
             if not narrow and not relaxed and (far or form.scope == "cluster"):
-                clocks.remote.release(agents)
+                clocks.release_remote(agents)
             event = clocks.tick(agents)
             if far:
                 for agent in agents.tolist():

@@ -28,6 +28,7 @@ from triton_ext.emulator.state.memory import (
     SHARED_WINDOW,
     WINDOW_SHIFT,
     WINDOWS,
+    Addresses,
     Bytes,
     check_aligned,
 )
@@ -132,7 +133,7 @@ def load_bytes(
     cta: Cta,
     lanes: Lanes,
     space: str,
-    addresses: NDArray[np.int64],
+    addresses: Addresses,
     width: int,
     order: str = "",
     scope: int = 0,
@@ -178,9 +179,11 @@ def load_bytes(
         agents = cta.agents.of_lanes(lanes)
         if not order and (ranks == cta.rank).all():
             try:
-                return cta.shared.load(offsets, width, agents, lane_sets.indices(lanes), origins)
+                values = cta.shared.load(offsets, width, agents, lane_sets.indices(lanes), origins)
             except MemoryFault as fault:
                 raise _blamed(fault, cta, lanes) from None
+            _logged(cta)
+            return values
         values = np.empty((len(addresses), width), np.uint8)
         for rank in np.unique(ranks):
             here, shared = ranks == rank, peer(cta, int(rank)).shared
@@ -191,6 +194,7 @@ def load_bytes(
                 continue
             found = None if origins is None else origins[here]
             values[here] = shared.load(offsets[here], width, agents[here], origins=found)
+            _logged(cta)
             if origins is not None and found is not None:
                 origins[here] = found
         return values
@@ -208,7 +212,7 @@ def load_values(
     cta: Cta,
     lanes: Lanes,
     space: str,
-    addresses: NDArray[np.int64],
+    addresses: Addresses,
     width: int,
     order: str = "",
     scope: int = 0,
@@ -251,7 +255,7 @@ def store_bytes(
     cta: Cta,
     lanes: Lanes,
     space: str,
-    addresses: NDArray[np.int64],
+    addresses: Addresses,
     values: Bytes,
     order: str = "",
     scope: int = 0,
@@ -292,6 +296,7 @@ def store_bytes(
         ranks, offsets = split_shared(addresses)
         agents = cta.agents.of_lanes(lanes)
         event = cta.cluster.clocks.tick(cta.agents(lanes))
+        _logged(cta)
         for rank in [cta.rank] if (ranks == cta.rank).all() else np.unique(ranks):
             here = ranks == rank
             target = peer(cta, int(rank)).shared
@@ -310,6 +315,11 @@ def store_bytes(
         cta.local.store(lane_sets.indices(lanes), addresses, values)
     else:
         raise MemoryFault(f"a store to .{space}")
+
+
+def _logged(cta: Cta) -> None:
+    """Remember the instruction of the access of shared memory that was the last event."""
+    cta.cluster.clocks.missing.accessed(cta.cluster.clocks.events, cta.instruction)
 
 
 def _blamed(fault: MemoryFault, cta: Cta, lanes: Lanes) -> MemoryFault:
@@ -333,12 +343,12 @@ def peer(cta: Cta, rank: int) -> Cta:
     return cta.cluster.ctas[rank]
 
 
-def split_shared(addresses: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_shared(addresses: Addresses) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The rank of the block, and the offset in its shared memory."""
     return addresses >> RANK_SHIFT, addresses & (1 << RANK_SHIFT) - 1
 
 
-def split_generic(addresses: NDArray[np.int64]) -> list[tuple[str, int, NDArray[np.bool_]]]:
+def split_generic(addresses: Addresses) -> list[tuple[str, int, NDArray[np.bool_]]]:
     """The spaces that generic addresses lie in: name, first address, and which lanes."""
     windows = addresses >> WINDOW_SHIFT
     return [

@@ -16,6 +16,7 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import ARRIVALS
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.in_flight import AsyncArrival
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT
 from triton_ext.emulator.units.mbarriers import (
@@ -85,6 +86,8 @@ def _arrival(
             barrier = find(cta, address, clock=clock)
             if address >> RANK_SHIFT == cta.rank:
                 barrier.check_turn(clock.seen, "a tcgen05.commit")
+                lanes = slice(thread, thread + 1)
+                _remember(cta, AsyncArrival(lanes, at, [(barrier, barrier.phase)]), far)
             else:
                 # Who knows, by any commit, that the same work or later work is done, knows of this.
                 arrival = arrives_from_afar(cta, address, unit, event)
@@ -98,6 +101,15 @@ def _arrival(
         cta.machine.progress += 1
 
     return arrive
+
+
+def _remember(cta: Cta, new: AsyncArrival, far: bool) -> None:
+    """For the end of the block, in which its commits arrive in the order of issue."""
+    arrivals = cta.under_way.arrivals
+    if not far:
+        arrivals["tcgen05.commit"] = new
+    elif "tcgen05.commit" in arrivals:
+        arrivals["tcgen05.commit"].phases += new.phases
 
 
 @instruction("tcgen05.fence::before_thread_sync tcgen05.fence::after_thread_sync", evidence=KERNELS)

@@ -37,6 +37,7 @@ from triton_ext.emulator.units.tensor_core import (
     issue,
     tensor_core,
 )
+from triton_ext.emulator.units.unawaited import check_unread_sums
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS, Target
 from triton_ext.hardware.instruction_descriptor import KINDS, LONG_K, InstructionDescriptor
@@ -217,7 +218,7 @@ def mma(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 d_at, a_at, in_tensor_memory, b_at, plan, scale_a, scale_b, bool(accumulate),
                 tuple(disabled), scale_d,
             )  # fmt: skip
-            _Product(cta, form, operation, int(thread)).issue()
+            _Product(cta, at, form, operation, int(thread)).issue()
 
     return run
 
@@ -238,7 +239,10 @@ def _k_bytes(plan: _Plan, type_name: str) -> int:
 class _Product:
     """One product: its checks at the issue, and its computation later."""
 
-    def __init__(self, cta: Cta, form: Tcgen05Product, operation: _Issue, thread: int) -> None:
+    def __init__(
+        self, cta: Cta, at: Instruction, form: Tcgen05Product, operation: _Issue, thread: int
+    ) -> None:
+        self.at = at
         self.cta, self.form, self.operation, self.thread = cta, form, operation, thread
         self.plan = plan = operation.plan
         self.found = found = plan.descriptor
@@ -431,7 +435,7 @@ class _Product:
             why = f"the scale factors of {name} are at lane {address >> 16}; they must be at lane 0"
             raise TensorMemoryFault(why)
         first = address & 0xFFFF
-        what = f"tcgen05.mma, as scale factors of {name},"
+        what = f"tcgen05.mma as scale factors of {name}"
         memory.columns.check(first, factors.span(rows), what)
         every: Any = np.arange(rows)
         row_lane, row_column = factors.cell(every)
@@ -495,6 +499,8 @@ class _Product:
                 d = d.reshape(path.parts, path.rows, columns)
             if self.operation.scale_d:
                 d = d * np.float64(2.0**-self.operation.scale_d)
+        elif self.cta.launch.checks.unread:
+            check_unread_sums(memory, cells)
         memory.check_store(cells, clock.seen, name, loaded=d is not None)
         result = multiply_accumulate(a, b, d, found.d_type, saturate=found.saturate)
         words = _words(result.reshape(path.parts * path.rows, columns), found.d_type)
@@ -504,6 +510,8 @@ class _Product:
         memory.poke(cells, words)
         event = self.cta.cluster.clocks.unit_event(self.unit)
         memory.note("store", cells, stamp(event, self.unit))
+        if self.cta.launch.checks.unread:
+            memory.products[event] = self.at
 
     def _kept(self, number: int) -> NDArray[np.bool_] | None:
         """Which rows of the data path are written, or None for all: disable-output-lane."""

@@ -13,14 +13,13 @@ from triton_ext.emulator.instructions.moves import load_bytes, store_bytes
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.state.memory import Bytes
+from triton_ext.emulator.state.memory import Addresses, Bytes
 from triton_ext.emulator.state.tensor_map_memory import (
     MadeTensorMap,
     check_alignment,
     of_the_dsl,
     replace_field,
 )
-from triton_ext.emulator.units.mbarriers import Addresses
 from triton_ext.hardware.tensor_map import TENSOR_MAP_BYTES
 from triton_ext.ptx.parse import Instruction, immediate
 

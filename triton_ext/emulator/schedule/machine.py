@@ -21,11 +21,11 @@ from triton_ext.emulator.state.clocks import Foreign, merged
 from triton_ext.emulator.units.global_order import GlobalOrder, fits
 from triton_ext.emulator.units.mbarriers import check_complete, check_others
 from triton_ext.emulator.units.tensor_core import check_freed
-from triton_ext.emulator.units.unawaited import check_awaited
+from triton_ext.emulator.units.unawaited import check_arrived, check_awaited
 
 SHORT = 64
 """Instructions that a block runs at most in a turn, once there were futile polls."""
-CHECKS_AT_EXIT = (check_freed, check_complete, check_awaited, check_others)
+CHECKS_AT_EXIT = (check_freed, check_complete, check_awaited, check_arrived, check_others)
 """Called with each block that has ended: they raise what is wrong with it."""
 
 

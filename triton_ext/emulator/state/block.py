@@ -26,7 +26,13 @@ from triton_ext.emulator.state.clocks import Agents, Clock, Clocks, Foreign
 from triton_ext.emulator.state.in_flight import PairAllocation, UnderWay
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.leniencies import RELAXED_BARRIER, Leniency, Taken
-from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, GlobalMemory, LocalMemory
+from triton_ext.emulator.state.memory import (
+    RANK_SHIFT,
+    SHARED_BASE,
+    Addresses,
+    GlobalMemory,
+    LocalMemory,
+)
 from triton_ext.emulator.state.place import Index, Place
 from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.shared_bytes import Surroundings
@@ -132,13 +138,7 @@ class AccessObserver:
     """Told of accesses to memory; does nothing."""
 
     def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
+        self, cta: Cta, lanes: Lanes, space: str, addresses: Addresses, width: int, kind: str
     ) -> None:
         """Each lane accesses `width` bytes of `space`; `kind`: "load", "store" or "atomic"."""
 
@@ -385,6 +385,7 @@ class Cta:
             functools.partial(_excused, self),
             cluster.unwritten_loads.fault,
             functools.partial(self.machine.observer.moved, self),
+            self.launch.checks.layouts,
         )
         self.undefined = UndefinedRegisters(self.threads, cluster.unwritten_loads)
         self.local = LocalMemory(self.threads, storage.local_bytes)

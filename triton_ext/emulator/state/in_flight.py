@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.errors import SynchronizationFault
+from triton_ext.emulator.state.barriers import MBarrier
 from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.storage import Register
 from triton_ext.emulator.state.tensor_memory import TensorMemory
 from triton_ext.ptx.parse import Instruction
@@ -194,6 +196,22 @@ class PairAllocation:
     allocated: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
+@dataclass
+class AsyncArrival:
+    """An arrival of asynchronous work at an mbarrier of its own block.
+
+    Attributes:
+        lanes: those that issued it.
+        instruction: it.
+        phases: the block's mbarriers, each with the phase for which it, or a later one of its unit,
+            has counted: who has waited for one of these phases knows that it has arrived.
+    """
+
+    lanes: Lanes
+    instruction: Instruction
+    phases: list[tuple[MBarrier, int]]
+
+
 class UnderWay:
     """What the instructions of a block have started, or wait for.
 
@@ -206,6 +224,8 @@ class UnderWay:
             line that wrote them: see `triton_ext.emulator.decode.register_fences`.
         bulk_groups: the copies out of shared memory of each thread that has issued one.
         copied_in: the last event of each TMA agent that has copied into the cluster's memory.
+        arrivals: the last ``cp.async.mbarrier.arrive``, and the last tcgen05.commit that is not
+            multicast, by opcode.
         tensor_core: what tcgen05 instructions share; None before the first.
         polled: what each warp has asked for, and not got: in words, or a global address and what it
             held.
@@ -220,6 +240,7 @@ class UnderWay:
         self.unfenced: dict[int, dict[Register | str, str]] = {}
         self.bulk_groups: defaultdict[int, BulkGroups] = defaultdict(BulkGroups)
         self.copied_in: dict[int, int] = {}
+        self.arrivals: dict[str, AsyncArrival] = {}
         self.tensor_core: TensorCore | None = None
         self.polled: dict[int, str | tuple[int, bytes]] = {}
 

@@ -23,6 +23,7 @@ from triton_ext.emulator.errors import MemoryFault
 from triton_ext.hardware.architecture import CTA_ADDRESS_BITS
 
 Bytes = NDArray[np.uint8]
+Addresses = NDArray[np.int64]
 Offsets = NDArray[np.int64]
 
 WINDOW_SHIFT = 56

@@ -11,6 +11,8 @@ from triton_ext.ptx.parse import Instruction
 
 _WITHHELD = 64
 """How many arrivals that release nothing are remembered."""
+_ACCESSES = 1 << 14
+"""How many accesses of threads to shared memory are remembered."""
 
 
 class MissingOrders:
@@ -27,6 +29,18 @@ class MissingOrders:
         self.partial: dict[int, tuple[int, Instruction]] = {}
         self.let_through: dict[int, tuple[Instruction, str]] = {}
         self._withheld: deque[tuple[NDArray[np.int64], Instruction, str]] = deque(maxlen=_WITHHELD)
+        self._accesses: deque[tuple[int, Instruction | None]] = deque(maxlen=_ACCESSES)
+
+    def accessed(self, event: int, at: Instruction | None) -> None:
+        """Threads access shared memory, at an instruction."""
+        self._accesses.append((event, at))
+
+    def line(self, event: int) -> str:
+        """The line of the source that an access is of, as faults say it; or ""."""
+        for number, at in reversed(self._accesses):
+            if number == event and at is not None and at.source is not None:
+                return f" [{at.source}]"
+        return ""
 
     def withhold(self, seen: NDArray[np.int64], at: Instruction, why: str) -> None:
         """An arrival does not release what its agents have seen. `why`: what is wrong with it, and

@@ -128,7 +128,8 @@ class SharedMemory(SharedBytes):
             event = int(np.broadcast_to(loads, late.shape)[at, byte])
             raise SynchronizationFault(
                 f"shared address {address:#x} is written, and was read by"
-                f" {self.block.agent_name(loader)}, and nothing orders that read before (a barrier)"
+                f" {self.block.agent_name(loader)}{self.clocks.missing.line(event)}, and nothing"
+                " orders that read before (a barrier)"
                 f"{self.describe(address)}{self.clocks.missing.culprit(loader, event, read=True)}"
             )
 

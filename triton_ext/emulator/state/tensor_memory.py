@@ -21,6 +21,7 @@ from triton_ext.emulator.state.stamps import GRANULE, Numbers, Stamps
 from triton_ext.emulator.state.tensor_memory_columns import Allocation, Columns
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
 from triton_ext.hardware.tensor_memory import MOST_COLUMNS, TMEM_LANES
+from triton_ext.ptx.parse import Instruction
 
 Words = NDArray[np.uint32]
 Seen = NDArray[np.int64]
@@ -140,6 +141,7 @@ class TensorMemory:
         columns: which of them are allocated.
         data: the words, (lanes, columns).
         written, read: the stamps of the last write and the last read of each cell.
+        products: if it is asked for, by the event of each product into it the instruction.
     """
 
     def __init__(self, columns: int, names: Names) -> None:
@@ -148,6 +150,7 @@ class TensorMemory:
         self.data: Words = np.zeros(grid, np.uint32)
         self.written = Stamps(MOST_COLUMNS * _GROUPS, EMPTY)
         self.read = Stamps(MOST_COLUMNS * _GROUPS)
+        self.products: dict[int, Instruction] = {}
         self._pending: dict[tuple[Access, int], list[Cells]] = {}
         self._origins: Origins | None = None  # of each cell's value, once some were undefined
 
@@ -321,3 +324,13 @@ class TensorMemory:
             )
         why = f"tensor memory lane {lane}, column {column} is {what}, and {verb} {name}: {why}"
         raise SynchronizationFault(why)
+
+
+def unread(memory: TensorMemory, cells: Cells) -> tuple[int, int, int] | None:
+    """A lane, its column and the event of its last write, which nobody has read since; None if all
+    of the cells have been read."""
+    written, read = (
+        _stamps(table, cells, each=True) >> AGENT_BITS for table in (memory.written, memory.read)
+    )
+    lost = (written > 0) & (read < written)
+    return (*_first(cells, lost), int(written[lost][0])) if lost.any() else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from triton_ext.emulator.state.clocks import SYSTEM, WIDEST, Agents, Clock, Cloc
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.lockstep import Lockstep
 from triton_ext.emulator.state.memory import Allocation, Offsets
+from triton_ext.emulator.units.history import Order
 from triton_ext.emulator.units.shadows import (
     AGENT_BITS,
     AGENT_SHIFT,
@@ -22,9 +23,6 @@ from triton_ext.emulator.units.shadows import (
     Codes,
 )
 from triton_ext.ptx.parse import Instruction
-
-if TYPE_CHECKING:
-    from triton_ext.emulator.units.global_order import GlobalOrder
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class By:
         proxy: whether the access is one of the asynchronous proxy.
     """
 
-    order: GlobalOrder
+    order: Order
     cluster: int
     clocks: Clocks
     rank: int
@@ -185,7 +183,8 @@ def threads(cta: Cta, lanes: Lanes, scope: int = 0) -> By | None:
     if cta.machine.global_order is None:
         return None
     event = cta.cluster.clocks.tick(cta.agents(lanes))
-    return _by(cta, cta.agents.of_lanes(lanes), event, scope, _line_of(cta))
+    line = cta.instruction.line if cta.instruction is not None else 0
+    return _by(cta, cta.agents.of_lanes(lanes), event, scope, line)
 
 
 def copies(cta: Cta, agents: Agents, event: int, line: int) -> By | None:
@@ -213,7 +212,3 @@ def unit(
         order, cluster.identity, cluster.clocks, cta.rank, np.array([agent]), event, scope, line,
         clock, noted, proxy=True,
     )  # fmt: skip
-
-
-def _line_of(cta: Cta) -> int:
-    return cta.instruction.line if cta.instruction is not None else 0

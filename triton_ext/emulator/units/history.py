@@ -8,6 +8,7 @@ another GPU are flags at the scope of the system, until all have met: then all i
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.state.clocks import Foreign, merged
-from triton_ext.emulator.state.memory import Allocation
+from triton_ext.emulator.state.memory import Allocation, Offsets
 from triton_ext.emulator.units.shadows import Shadow
+from triton_ext.ptx.parse import Instruction
 
 SCOPE_NAMES = {1: ".cta", 2: ".cluster", 3: ".gpu", 4: ".sys"}
 _DONE = np.ones(1, np.int64)
@@ -37,6 +39,28 @@ class Party(Protocol):
 
     def line(self, line: int) -> str:
         """A line of its PTX, as ``" [kernel.py:12]"``."""
+
+
+class Order(Party, Protocol):
+    """What remembers the accesses of a launch: see `units.global_order`.
+
+    Attributes:
+        program: the launch's instructions.
+        device: the number of the GPU.
+        history: what the launches of several GPUs have in common, or None.
+    """
+
+    program: Sequence[Instruction]
+    device: int
+    history: History | None
+
+    def read(self, of: Allocation, first: int, offsets: Offsets, size: int, by: Any) -> None:
+        """Rows of memory are read."""
+
+    def write(
+        self, of: Allocation, first: int, offsets: Offsets, values: NDArray[np.uint8], by: Any
+    ) -> None:
+        """Rows of memory are about to be written."""
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,15 @@ from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock, RemoteArrival
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.leniencies import ADDRESS, INIT_AGAIN
-from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, SHARED_WINDOW, WINDOW_SHIFT
+from triton_ext.emulator.state.memory import (
+    RANK_SHIFT,
+    SHARED_BASE,
+    SHARED_WINDOW,
+    WINDOW_SHIFT,
+    Addresses,
+)
 from triton_ext.hardware.alignments import MBARRIER
 from triton_ext.ptx.parse import Instruction
-
-Addresses = NDArray[np.int64]
 
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
 MBARRIER_BYTES = MBARRIER.multiple
@@ -186,7 +190,7 @@ def arrives_from_afar(cta: Cta, address: int, agent: int, event: int) -> RemoteA
     It tells of the agent's earlier ones in that block: they get there in this order, on which
     CUTLASS relies at the end of its kernels (`PipelineUmmaAsync.producer_tail`).
     """
-    barrier, arrivals = find(cta, address), cta.cluster.clocks.remote.last
+    barrier, arrivals = find(cta, address), cta.cluster.clocks.remote
     for (other, who), earlier in arrivals.items():
         if who == agent and other >> RANK_SHIFT == address >> RANK_SHIFT:
             earlier.released.setdefault(agent, event)
@@ -235,8 +239,9 @@ def check_others(cta: Cta) -> None:
         if int(seen[agent]) < event:
             raise SynchronizationFault(
                 f"block {cta.index} may end before {cluster.agent_name(agent)} has accessed its"
-                " shared memory for the last time, and nothing orders the two: a wait for the"
-                " other blocks (barrier.cluster) is missing at its end"
+                f" shared memory for the last time{cluster.clocks.missing.line(event)}, and"
+                " nothing orders the two: a wait for the other blocks (barrier.cluster) is missing"
+                " at its end"
                 f"{cluster.clocks.missing.culprit(agent, event)}"
             )
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import CLUSTER, SYSTEM, WIDEST, Agents, Clock, Foreign, merged
+from triton_ext.emulator.state.memory import Addresses
 from triton_ext.emulator.units.history import Miss
 
 STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile", "mmio")
@@ -46,7 +46,7 @@ def write(cta: Cta, rank: int, agents: Agents, order: str) -> None:
     clocks = cta.cluster.clocks
     releases = order in ("release", "acq_rel")
     if releases:
-        clocks.remote.release(agents)
+        clocks.release_remote(agents)
     clock = clocks.snapshot(agents) if releases else clocks.relaxed.published(agents)
     kept = cta.cluster.released
     if rank in kept:
@@ -113,16 +113,14 @@ class Released:
         return clock
 
 
-def _by_agent(agents: Agents, addresses: NDArray[np.int64]) -> dict[int, list[int]]:
+def _by_agent(agents: Agents, addresses: Addresses) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for agent, address in zip(agents.tolist(), addresses.tolist(), strict=True):
         found.setdefault(agent, []).append(address)
     return found
 
 
-def read_global(
-    cta: Cta, agents: Agents, addresses: NDArray[np.int64], order: str, scope: int
-) -> None:
+def read_global(cta: Cta, agents: Agents, addresses: Addresses, order: str, scope: int) -> None:
     """A strong read of each address by the agent beside it; the rest is as of `read`."""
     released, clocks = cta.launch.memory.released, cta.cluster.clocks
     if not released:
@@ -141,9 +139,7 @@ def read_global(
                 clocks.relaxed.observe(np.array([agent]), each.clock(cta), needed)
 
 
-def _note(
-    cta: Cta, each: Released, addresses: NDArray[np.int64], scope: int, acquired: bool
-) -> None:
+def _note(cta: Cta, each: Released, addresses: Addresses, scope: int, acquired: bool) -> None:
     """Remember for errors that a flag of another block was read, and ordered nothing."""
     misses, key = cta.launch.history.misses, (cta.cluster.identity, each.cluster)
     if acquired or each.cluster in (-1, cta.cluster.identity):
@@ -154,9 +150,7 @@ def _note(
     misses[key] = Miss(each.needs(cta), at, each.scope, each.line, scope, line)
 
 
-def write_global(
-    cta: Cta, agents: Agents, addresses: NDArray[np.int64], order: str, scope: int
-) -> None:
+def write_global(cta: Cta, agents: Agents, addresses: Addresses, order: str, scope: int) -> None:
     """A strong write of each address by the agent beside it; the rest is as of `write`."""
     released, number = cta.launch.memory.released, cta.cluster.identity
     line = cta.instruction.line if cta.instruction is not None else 0
@@ -179,7 +173,7 @@ def _releases(cta: Cta, agent: Agents, order: str, scope: int) -> list[tuple[int
     clocks = cta.cluster.clocks
     if order in ("release", "acq_rel"):
         if scope >= CLUSTER:
-            clocks.remote.release(agent)
+            clocks.release_remote(agent)
         return [(scope, clocks.snapshot(agent))]
     return [
         (min(scope, width), clocks.relaxed.published(agent, width))

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from triton_ext.emulator.errors import SynchronizationFault
 from triton_ext.emulator.state.memory import Allocation
-from triton_ext.emulator.units.history import SCOPE_NAMES
-
-if TYPE_CHECKING:
-    from triton_ext.emulator.units.global_order import GlobalOrder
+from triton_ext.emulator.units.history import SCOPE_NAMES, Order
 
 
 @dataclass(frozen=True)
@@ -24,7 +20,7 @@ class Access:
 
 
 def unordered(
-    order: GlobalOrder, of: Allocation, at: int, access: Access, does: str, other: Access, did: str
+    order: Order, of: Allocation, at: int, access: Access, does: str, other: Access, did: str
 ) -> SynchronizationFault:
     """The fault of two accesses of a byte: what each of them does, and what orders them."""
     history = order.history
@@ -63,27 +59,27 @@ def unordered(
     )
 
 
-def blamed(order: GlobalOrder, access: Access, text: str) -> SynchronizationFault:
+def blamed(order: Order, access: Access, text: str) -> SynchronizationFault:
     """The fault at the instruction of an access."""
     fault = SynchronizationFault(text)
     fault.instruction = next((each for each in order.program if each.line == access.line), None)
     return fault
 
 
-def _statement(order: GlobalOrder, access: Access) -> object:
+def _statement(order: Order, access: Access) -> object:
     """The line of the source that an access is of; that of the PTX, if there is none."""
     found = (each.source for each in order.program if each.line == access.line)
     source = next(found, None)
     return access.line if source is None else (source.file, source.line)
 
 
-def line_of(order: GlobalOrder, access: Access) -> str:
+def line_of(order: Order, access: Access) -> str:
     """The line of an access, as `GlobalOrder.line` says it."""
     party = order if order.history is None else order.history.party(access.cluster)
     return party.line(access.line)
 
 
-def name_of(order: GlobalOrder, access: Access) -> str:
+def name_of(order: Order, access: Access) -> str:
     """Who accesses, with its device if there are several."""
     if order.history is None:
         return order.name(access.cluster, access.agent)

@@ -23,23 +23,22 @@ from triton_ext.emulator.clients.schedules.skeleton import Operation, Skeleton
 
 Vector = NDArray[np.int64]
 COUNTED = ("arrive", "pend", "expect", "complete")
-"""What a phase consists of."""
+"""The kinds of event that a phase of a barrier counts."""
 
 
 class Causality:
     """The order of a skeleton's operations.
 
     Args:
-        skeleton: it.
-        loose: the numbers of the loose barriers: commits alone arrive there.
+        skeleton: what a cluster did.
+        loose: the numbers of the loose barriers, at which only commits arrive.
 
     Attributes:
-        skeleton: it.
-        loose: see above.
-        before: by the number of an operation: the number of operations of each party that are over
-            when it starts, and then that of completed phases of each barrier.
-        completed: the same when a phase completes, by barrier and phase.
-        counted: what each phase counted, by barrier and phase.
+        skeleton, loose: the arguments.
+        before: a vector for each operation, by its number: how many operations of each party are
+            over when it starts, and then how many phases of each barrier are complete.
+        completed: the same vector at the completion of a phase, by barrier and phase.
+        counted: the operations that a phase counted, by barrier and phase.
         uses: all operations at a barrier, by its number.
     """
 
@@ -91,7 +90,9 @@ class Causality:
         self._count(operation, vector)
 
     def _in_turn(self, operation: Operation) -> Vector:
-        """When the work of a unit is done: after its issue, and after what its queue did before."""
+        """The vector at which the work of a unit is done: after its issue, and after what its queue
+        did before.
+        """
         issued = self._after[operation.cause]
         unit = self.skeleton.operations[operation.cause].event.unit
         if not unit:
@@ -127,7 +128,7 @@ class Causality:
             np.maximum(found, vector, out=found)
 
     def _complete(self, barrier: int, phase: int) -> Vector | None:
-        """When a phase completed; None for the one before the first."""
+        """The vector at which a phase completed; None for the phase before the first."""
         found = self.completed.get((barrier, phase))
         if found is not None:
             entry = self._parties + barrier
@@ -142,12 +143,12 @@ class Causality:
         return int(self.before[operation.number][self._parties + barrier])
 
     def knows(self, vector: Vector, operation: Operation) -> bool:
-        """Whether a party's operation is over then."""
+        """Whether a party's operation is over at a vector."""
         return bool(vector[operation.party] > operation.ordinal)
 
     def precedes(self, first: Operation, second: Operation) -> bool:
-        """Whether one operation is over when another one starts; of units', only commits in the
-        own block are known to be.
+        """Whether one operation is over when another one starts. Of units' operations this is known
+        only of commits that arrive in their own block.
         """
         vector = self.before[second.number]
         if first.party >= 0:
@@ -161,7 +162,7 @@ class Causality:
         return operation.party < 0 and operation.cause in self._turns
 
     def says_no_less(self, operation: Operation, barrier: int, phase: int) -> bool:
-        """Whether all that a completed phase says is known to one who arrives later."""
+        """Whether a later arrival knows all that the completion of a phase tells."""
         said = self.completion(barrier, phase)
         if said is None or not operation.event.informed:
             return False
@@ -170,7 +171,7 @@ class Causality:
         return bool(known.all())
 
     def completion(self, barrier: int, phase: int) -> Vector | None:
-        """When a phase completed; None if the run did not come to that."""
+        """The vector at which a phase completed; None if it did not complete in this run."""
         done = 0 <= phase < self.skeleton.phases[barrier]
         return self._complete(barrier, phase) if done else None
 

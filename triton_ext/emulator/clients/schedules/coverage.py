@@ -19,7 +19,7 @@ FREE_ORDER = "orders memory, and its own order is free"
 
 
 def gaps(machine: Machine, doubts: Doubts) -> Iterator[Reason]:
-    """Where the clocks of a launch that has ended are too weak to speak of all schedules."""
+    """Where the vector clocks of a launch are too weak to hold for all schedules; after its end."""
     for at, times in doubts.apart.items():
         yield Reason(
             "relies on other lanes of its warp, with which it need not be in step (a bar.warp.sync"
@@ -39,7 +39,7 @@ def gaps(machine: Machine, doubts: Doubts) -> Iterator[Reason]:
 
 
 def _atomics(machine: Machine) -> Iterator[Reason]:
-    """Atomic operations of which a fence may make an order, of this run alone."""
+    """Atomic operations from which a fence may make an order that only this run has."""
     steps = zip(machine.program.steps, machine.counts, strict=True)
     executed = [step.instruction for step, count in steps if count]
     fences = any(at.opcode.startswith(FENCES) for at in executed)
@@ -54,7 +54,7 @@ def _atomics(machine: Machine) -> Iterator[Reason]:
 
 
 def _memory(machine: Machine, doubts: Doubts) -> Iterator[Reason]:
-    """Global memory, of which two readers of each byte are remembered."""
+    """Global memory with more readers than the two that are remembered of each byte."""
     order = machine.global_order
     if order is None:
         yield Reason("races in global memory are not checked")

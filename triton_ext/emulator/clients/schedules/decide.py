@@ -52,10 +52,10 @@ PATIENCE = 9.0
 
 
 class Memory:
-    """What a launch finds in global memory, to be put there again.
+    """A copy of what a launch finds in global memory, with which it can be run again.
 
     Args:
-        memory: the launch's, before it runs.
+        memory: global memory before the launch runs.
     """
 
     def __init__(self, memory: GlobalMemory) -> None:
@@ -78,19 +78,19 @@ class Memory:
             self._first[of.start, len(of.data)] = of.data.copy()
 
     def now(self) -> list[tuple[int, bytes]]:
-        """What the writable memory holds."""
+        """The start and the contents of each writable allocation."""
         return [
             (each.start, each.data.tobytes()) for each in self._memory.allocations if each.writable
         ]
 
     def restore(self) -> None:
-        """Put there what was there before the launch."""
+        """Write back what the launch found."""
         for (start, size), data in self._first.items():
             of = self._memory.locate(start)
             of.data[start - of.start : start - of.start + size] = data
 
     def put(self, contents: list[tuple[int, bytes]]) -> None:
-        """Put there what `now` has said."""
+        """Write contents that `now` returned."""
         kept = dict(contents)
         for each in self._memory.allocations:
             if each.writable and each.start in kept:
@@ -99,16 +99,16 @@ class Memory:
 
 @dataclass
 class _Question:
-    """A launch that has run, and what may follow.
+    """A launch that has run once, and is run again to follow doubts.
 
     Attributes:
-        machine: as it stands at the end.
-        memory: its.
-        result: what the memory held at the end.
-        launch: how many launches of the program come before.
-        exact: whether another result is a fault.
-        deadline: when to follow no doubt any more.
-        runs: how many doubts were followed.
+        machine: the launch, as the first run left it.
+        memory: what it found in global memory.
+        result: what the first run left in global memory.
+        launch: the number of launches of the program before it.
+        exact: whether a run with another result is a fault.
+        deadline: the time after which no doubt is followed.
+        runs: the number of doubts that were followed.
     """
 
     machine: Machine
@@ -134,8 +134,11 @@ class _Question:
         return Machine(first.program, first.launch, schedule, observer, limits, options)
 
     def order(self, schedule: Choosing) -> tuple[str, EmulationError | None] | str | None:
-        """Run the kernel by an order of what depends on time: what it ends in; None if in the same
-        result, and nothing is in doubt then; else what is.
+        """Run the kernel in one order of the instructions that depend on time.
+
+        Returns:
+            How the run ends if it is wrong; the doubt that it leaves, if it leaves one; None if its
+            result is that of the first run.
         """
         judged = _Judged()
         recorder = Recorder(judged.cluster)
@@ -156,7 +159,7 @@ class _Question:
         return None
 
     def follow(self, plan: Plan) -> tuple[str, EmulationError | None] | None:
-        """Run the kernel as a plan says: what it ends in; None if in the same result."""
+        """Run the kernel as a plan says. Returns how it ends; None if its result is the same."""
         guided = Guided(plan)
         machine = self._again(guided, guided.recorder)
         try:
@@ -174,15 +177,15 @@ def decide(machine: Machine, run: Callable[[Machine], None], launch: int = 0) ->
     """Run a launch under the eager schedule, and say what it tells of all schedules.
 
     Args:
-        machine: the launch; it has not run.
+        machine: the launch, before it runs.
         run: runs it to its end.
-        launch: how many launches of the program come before, for a witness's file.
+        launch: the number of launches of the program before it, for a witness's file.
 
     Returns:
-        The verdict. Global memory holds what the launch has left there.
+        The verdict. Global memory is left as the first run left it.
 
     Raises:
-        EmulationError: what the kernel does wrong under the eager schedule.
+        EmulationError: a fault of the kernel under the eager schedule.
     """
     began = time.monotonic()
     judged = _Judged()
@@ -230,7 +233,7 @@ def decide(machine: Machine, run: Callable[[Machine], None], launch: int = 0) ->
 
 
 def _is_of_order(chance: list[Reason], missing: list[Reason]) -> bool:
-    """Whether nothing is missing but what every order tells."""
+    """Whether all reasons against a proof are settled by running every order."""
     lines = [each.at for each in chance if each.at is not None]
     others = [each for each in missing if each.text not in {one.text for one in chance}]
     return (
@@ -241,7 +244,7 @@ def _is_of_order(chance: list[Reason], missing: list[Reason]) -> bool:
 
 
 def _worst(question: _Question, lines: frozenset[int], explored: Explored) -> Witness | None:
-    """The order that ends in a fault, if there is one."""
+    """A witness of the order that ends in a fault, if one does."""
     if explored.broken is None or isinstance(explored.broken[1], str):
         return None
     decisions, ends = explored.broken
@@ -262,11 +265,10 @@ def _told(explored: Explored) -> str:
 
 
 def _proves(machine: Machine, explored: Explored, chance: list[Reason]) -> bool:
-    """Whether the orders that were run are all that there are.
+    """Whether the orders that were run are all that a GPU can choose.
 
-    Of several addresses one order does not tell those of the others, as relaxed operations
-    have one for each; reads may see older values; and which clusters run side by side is the
-    GPU's choice.
+    They are not if several addresses are accessed (relaxed operations have one order for each
+    address), if reads may see older values, or if the GPU chooses which clusters run side by side.
     """
     atomics = all(each.at is not None and each.at.opcode.startswith("atom.") for each in chance)
     return (
@@ -289,9 +291,9 @@ class _Judged:
     """What is known of the clusters that have ended.
 
     Attributes:
-        doubts: all, each with the order of its cluster.
-        reasons, assumed: of `coverage`.
-        sizes: how large the question is.
+        doubts: the doubts of all clusters, each with the `Causality` of its cluster.
+        reasons, assumed: what `coverage` says of them.
+        sizes: the sizes that `Verdict.counted` reports.
     """
 
     doubts: list[tuple[Doubt, Causality]] = field(default_factory=list)
@@ -304,7 +306,7 @@ class _Judged:
     )
 
     def cluster(self, recorded: Recorded) -> None:
-        """Another one."""
+        """Add a cluster that has ended."""
         skeleton = recorded.skeleton()
         order, found = judged(skeleton)
         self.doubts += [(doubt, order) for doubt in found]
@@ -318,7 +320,7 @@ class _Judged:
 
 
 def _witness(question: _Question, found: list[tuple[Doubt, Causality]]) -> Witness | None:
-    """Follow doubts of each instruction and kind until one comes true."""
+    """Follow the doubts, some of each instruction and kind, until one run ends badly."""
     groups: dict[object, list[tuple[Doubt, Causality]]] = {}
     for doubt, order in found:
         key = doubt.kind, doubt.operation.event.instruction
@@ -361,7 +363,7 @@ def _shortest(
     until: Operation | None,
     ends: tuple[str, EmulationError | None],
 ) -> Witness:
-    """The same witness, with fewer warps held back if they will do."""
+    """The same witness, with as few warps held back as still break the kernel."""
     of_event: dict[int, list[Operation]] = {}
     for each in holds:
         of_event.setdefault(id(each.event), []).append(each)
@@ -392,7 +394,7 @@ def _steps(
     holds: list[Operation],
     until: Operation | None,
 ) -> Iterator[str]:
-    """A plan in words."""
+    """The steps of a plan, in words."""
     groups: dict[tuple[object, ...], list[Operation]] = {}
     for each in holds:
         at = each.event.instruction
@@ -422,7 +424,7 @@ def _who(question: _Question, skeleton: Skeleton, those: list[Operation]) -> str
 
 
 def _lanes(mask: int) -> str:
-    """``lane 0``, or ``lanes 1 to 31``, or the first and how many."""
+    """Lanes in words: ``lane 0``, ``lanes 1 to 31``, or the first one and their number."""
     first, last = (mask & -mask).bit_length() - 1, mask.bit_length() - 1
     if mask.bit_count() == last - first + 1:
         return f"lane {first}" if first == last else f"lanes {first} to {last}"

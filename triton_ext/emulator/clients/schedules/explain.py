@@ -57,7 +57,7 @@ def explained(
     machine: Machine, run: Callable[[Machine], None], launch: int, asked: Place
 ) -> Verdict:
     """As `decide`, with an explanation of the waits and fences at a line, if any is executed.
-    Raises EmulationError: what the kernel does wrong."""
+    Raises EmulationError: a fault of the kernel."""
     memory, find = Memory(machine.launch.memory), machine.launch.memory.find
     verdict = decide(machine, run, launch)
     groups = _synchronization(machine)
@@ -91,7 +91,7 @@ def _again(
     observer: Observer | None = None,
     passing: Collection[int] = (),
 ) -> Machine:
-    """Another run of a launch."""
+    """Run a launch once more, with another program."""
     machine.launch.memory.released.clear()
     limits = Limits(4 * machine.steps + 100_000, machine.limits.timeout)
     options = Options(chosen=machine.options.chosen, passing=frozenset(passing))
@@ -102,7 +102,7 @@ def _again(
 
 
 def _synchronization(machine: Machine) -> list[list[int]]:
-    """The executed waits and fences: those of one opcode and source line together."""
+    """The numbers of the executed waits and fences, grouped by opcode and source line."""
     groups: defaultdict[object, list[int]] = defaultdict(list)
     for number, step in enumerate(machine.program.steps):
         at = step.instruction
@@ -147,8 +147,8 @@ def _without(
 
 
 def _left_out(program: Program, group: Sequence[int]) -> tuple[Program, set[int]]:
-    """A program without some waits and fences; the lines of the mbarriers' waits among them, which
-    pass at once.
+    """A program without some waits and fences, and the PTX lines of the waits for mbarriers among
+    them: these stay, and pass at once.
     """
     steps, instructions = list(program.steps), list(program.kernel.instructions)
     passing = set()
@@ -172,7 +172,7 @@ def _left_out(program: Program, group: Sequence[int]) -> tuple[Program, set[int]
 
 
 class _Known:
-    """The instruction that each event of a cluster comes from."""
+    """Which instruction each event of a cluster comes from."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -181,7 +181,7 @@ class _Known:
         self.events: defaultdict[int, list[tuple[int, Instruction]]] = defaultdict(list)
 
     def note(self, running: Instruction | None) -> None:
-        """What has happened since it was called last is of the instruction that was named then."""
+        """Attribute the events since the last call to the instruction that was named then."""
         now = self.cluster.clocks.seen.diagonal()
         if self.running is not None:
             for agent in np.flatnonzero(now != self.last).tolist():
@@ -189,14 +189,14 @@ class _Known:
         self.last, self.running = now.copy(), running
 
     def between(self, agent: int, first: int, last: int) -> Iterator[Instruction]:
-        """What an agent did after one event, up to another one."""
+        """The instructions of an agent after one event, up to another one."""
         for event, at in self.events[agent]:
             if first < event <= last:
                 yield at
 
 
 class _Teller(Observer):
-    """Finds what the waits at a line tell those who pass them."""
+    """Finds which writes and arrivals the waits at a line make known to those who pass."""
 
     def __init__(self, asked: Place) -> None:
         self._asked = asked
@@ -267,7 +267,7 @@ def _range(first: int, last: int) -> str:
 
 
 def _few(names: list[str]) -> str:
-    """The first four."""
+    """The first four names, and how many follow."""
     more = len(names) - 4
     return ", ".join(names[:4]) + (f" and {more} more" if more > 0 else "")
 

@@ -18,7 +18,7 @@ class Place:
     """A line of the program, or of its PTX.
 
     Attributes:
-        file: by its name, or the end of its path; "" for the PTX.
+        file: its name, or the end of its path; "" for the PTX.
         line: counted from 1.
     """
 
@@ -36,7 +36,7 @@ class Place:
         return cls(named[1] or "", int(named[2]))
 
     def has(self, at: Instruction) -> bool:
-        """Whether an instruction is there."""
+        """Whether an instruction comes from this line."""
         if not self.file:
             return at.line == self.line
         source = at.source
@@ -49,15 +49,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Told:
-    """What a wait tells.
+    """What a wait makes known to the threads that pass it.
 
     Attributes:
         wait: the instruction, and its line.
-        waiters: who waits, in words.
-        barriers: for what, in words.
+        waiters: the threads that wait, in words.
+        barriers: the barriers that they wait for, in words.
         times: how often a warp passed.
-        writes: what is visible after it, and was not before: which instructions, of whom.
-        arrivals: before which arrivals all that their threads did is over then.
+        writes: the instructions whose writes are visible after the wait and were not before, and
+            the threads that executed them.
+        arrivals: the arrivals of which the wait tells that all that their threads did before is
+            over.
     """
 
     wait: str
@@ -68,7 +70,7 @@ class Told:
     arrivals: Sequence[str]
 
     def lines(self) -> Iterator[str]:
-        """In words."""
+        """The explanation in words, a line each."""
         yield f"{self.wait}: passed {self.times} times by {', '.join(self.waiters)}"
         yield f"  waits for {', '.join(self.barriers)}"
         for title, those in (
@@ -81,13 +83,13 @@ class Told:
 
 @dataclass(frozen=True)
 class Without:
-    """The kernel without a wait or a fence.
+    """What becomes of the kernel without a wait or a fence.
 
     Attributes:
-        what: the instruction, and its line.
+        what: the instruction that is left out, and its line.
         outcome: "needed": the kernel is broken without it; "redundant": it is proven without it,
             and computes the same; or "not decided".
-        ends: what it ends in.
+        ends: how the run without it ends.
         here: whether it is at the line that was asked for.
     """
 
@@ -105,9 +107,10 @@ class Explanation:
     """What the waits at a line tell, and which waits and fences of the kernel are redundant.
 
     Attributes:
-        told: of each wait at the line.
-        without: of each wait and fence of the kernel that ran, each left out alone.
-        left: how many were not tried.
+        told: for each wait at the line, what it makes known.
+        without: for each executed wait and fence of the kernel, what becomes of it without that
+            one.
+        left: the number of waits and fences that were not tried.
     """
 
     told: Sequence[Told]
@@ -115,7 +118,7 @@ class Explanation:
     left: int = 0
 
     def lines(self) -> Iterator[str]:
-        """In words: the line that was asked for, then what is redundant, or not decided."""
+        """In words: first the line that was asked for, then what is redundant, or not decided."""
         for each in self.told:
             yield from each.lines()
         for one in self.without:
@@ -127,5 +130,5 @@ class Explanation:
             yield f"  {self.left} more were not tried"
 
     def as_object(self) -> dict[str, Any]:
-        """As JSON's types."""
+        """The explanation as an object for JSON."""
         return asdict(self)

@@ -36,14 +36,13 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class Point:
-    """Where a thread has done so many synchronizing operations, or the work of a unit that it
-    issued as the next one.
+    """A point of a thread's run, or the work of a unit that the thread issues there.
 
     Attributes:
-        cluster, rank: its block: the cluster's number, and the rank in it.
-        warp, lanes: the thread's warp, and all that are to be held, as bits.
-        number: of operations; those of `UNTOLD` do not count.
-        unit: whether it is the work of a unit.
+        cluster, rank: the number of the thread's cluster, and the rank of its block there.
+        warp, lanes: its warp, and the lanes that are to be held, as bits.
+        number: how many synchronizing operations the thread has done; `UNTOLD` does not count.
+        unit: whether the work of a unit is meant, which the thread issues next.
     """
 
     cluster: int
@@ -55,12 +54,12 @@ class Point:
 
     @property
     def thread(self) -> int:
-        """The first of the lanes, in its block."""
+        """The number in the block of the first of the lanes."""
         return self.warp * WARP_THREADS + (self.lanes & -self.lanes).bit_length() - 1
 
     @classmethod
     def of(cls, skeleton: Skeleton, operation: Operation) -> Point:
-        """Before an operation."""
+        """The point before an operation."""
         unit = operation.party < 0
         own = skeleton.operations[operation.cause] if unit else operation
         party = skeleton.parties[own.party]
@@ -75,13 +74,13 @@ class Plan:
     """What is held back, and how long.
 
     Attributes:
-        kernel: its name.
-        launch: how many launches of the program come before.
-        holds: what must not start yet.
-        until: what, once it is over, lets them go; None: nothing else can go on.
-        steps: the same in words.
-        lines, choices: instead of that, the lines of what goes on one by one, and the threads that
-            are chosen: see `triton_ext.emulator.clients.schedules.orders`.
+        kernel: the kernel's name.
+        launch: the number of launches of the program before this one.
+        holds: the points that must not be passed yet.
+        until: the point that lets them go when it is passed; None: they go when nothing else can.
+        steps: the plan in words.
+        lines, choices: in place of points, the PTX lines whose instructions go on one by one, and
+            the threads that are chosen (`triton_ext.emulator.clients.schedules.orders`).
     """
 
     kernel: str
@@ -93,12 +92,12 @@ class Plan:
     choices: tuple[Thread, ...] = ()
 
     def as_object(self) -> dict[str, Any]:
-        """As JSON's types."""
+        """The plan as an object for JSON."""
         return {"version": VERSION, **asdict(self)}
 
     @classmethod
     def parse(cls, given: Any, name: str = "the schedule") -> Plan:
-        """Read what `as_object` gives. Raises LaunchError: it is something else."""
+        """Read what `as_object` returns. Raises LaunchError: `given` is something else."""
         try:
             if given["version"] != VERSION:
                 raise LaunchError(f"{name}: version {given['version']!r}: must be {VERSION}")
@@ -118,7 +117,7 @@ class Plan:
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """Read a file. Raises LaunchError: it is none, or holds something else."""
+        """Read a file. Raises LaunchError: there is none, or it holds something else."""
         try:
             given = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -127,12 +126,12 @@ class Plan:
 
 
 class Guided(Schedule):
-    """Follows a plan. The launch must be told of by its `recorder`.
+    """The schedule that follows a plan. Its `recorder` must observe the launch.
 
     Attributes:
-        plan: it.
-        recorder: counts what the threads do.
-        holding: whether anything is still to be held.
+        plan: the plan.
+        recorder: counts the operations of the threads.
+        holding: whether anything is still held back.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -152,7 +151,7 @@ class Guided(Schedule):
         return 0 if block is None else int(block.done[point.thread])
 
     def _holds(self) -> bool:
-        """Whether it still holds: not once the operation is over that ends it."""
+        """Whether the plan still holds anything back: until the operation `until` is over."""
         until = self.plan.until
         if self.holding and until is not None:
             if until.unit:
@@ -163,7 +162,7 @@ class Guided(Schedule):
         return self.holding
 
     def held(self, cta: Cta, step: Step, lanes: Lanes) -> Wait | Split | None:
-        """Whether lanes must not execute an instruction yet, or some of them."""
+        """The wait of lanes that must not execute an instruction yet; a split if some may."""
         if not step.instruction.opcode.startswith(_HOLDABLE) or not self._holds():
             return None
         points = self._of_block.get((cta.cluster.number, cta.rank), ())
@@ -180,7 +179,7 @@ class Guided(Schedule):
         return Wait(lambda: not self._holds(), lambda: "is held back by the schedule", again=True)
 
     def next_of(self, pending: Sequence[AsyncOperation]) -> int | None:
-        """The first operation that is not held; those of its queue wait for one that is."""
+        """The first operation that may start: a queue stands still behind one that is held."""
         if not self._units or not self._holds():
             return 0
         blocked: set[object] = set()
@@ -194,6 +193,6 @@ class Guided(Schedule):
         return None
 
     def let_go(self) -> bool:
-        """Nothing else can go on: hold nothing any more."""
+        """Hold nothing any more, as nothing else can go on."""
         held, self.holding = self._holds(), False
         return held

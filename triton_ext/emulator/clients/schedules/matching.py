@@ -31,12 +31,13 @@ class Doubt:
     """How an interleaving could match otherwise.
 
     Attributes:
-        kind: one of those above.
-        operation: what would happen too early, or too late.
-        reached: what is over then, if the operation is too early: a vector of `Causality`; None if
-            it is held back itself.
-        until: the operation that lets go what is held back; None: when nothing else can go on.
-        beside: what else is held back.
+        kind: one of the kinds above.
+        operation: the one that would happen too early, or too late.
+        reached: for one that is too early, the vector of `Causality` at which it would happen;
+            None: it is too late, and is held back itself.
+        until: the operation after which nothing is held back any more; None: it is held back until
+            nothing else can go on.
+        beside: the other operations that are held back.
     """
 
     kind: str
@@ -46,10 +47,10 @@ class Doubt:
     beside: tuple[Operation, ...] = ()
 
     def holds(self, order: Causality) -> list[Operation]:
-        """What must not start yet, so that it comes about; and with it what follows it.
+        """The operations that must not start if the doubt is to come true, and their successors.
 
-        Whole warps are held: that some lanes of one run far ahead of others is legal, and no GPU
-        was seen to do it where their code is the same.
+        Whole warps are held: lanes of one warp may legally run far ahead of others, but no GPU was
+        seen to let them where their code is the same.
         """
         if self.reached is None:
             return [*order.skeleton.together(self.operation), *self.beside]
@@ -71,10 +72,10 @@ class Doubt:
 
 
 def judged(skeleton: Skeleton) -> tuple[Causality, list[Doubt]]:
-    """The order of a skeleton, and all doubts about it.
+    """The order of a skeleton, and all doubts about its matching.
 
-    Where an arrival may count for an earlier phase, and commits alone arrive at the barrier, it is
-    made loose: the doubt is none if the arrival says all that the earlier ones do.
+    A barrier at which only commits arrive is made loose if one of them may count for an earlier
+    phase: that is no doubt if the commit tells all that the earlier ones do.
     """
     loose: set[int] = set()
     while True:
@@ -91,7 +92,7 @@ def judged(skeleton: Skeleton) -> tuple[Causality, list[Doubt]]:
 
 
 def _may_be_loose(order: Causality, barrier: int) -> bool:
-    """Whether only commits count there, all of them in phases that have completed."""
+    """Whether only commits arrive at a barrier, each in a phase that has completed."""
     counted = [each for each in order.uses[barrier] if each.event.kind in COUNTED]
     return all(
         order.commits(each) and each.event.phase < order.skeleton.phases[barrier]
@@ -100,7 +101,7 @@ def _may_be_loose(order: Causality, barrier: int) -> bool:
 
 
 def doubts(order: Causality) -> Iterator[Doubt]:
-    """All of a skeleton."""
+    """All doubts about the matching of a skeleton."""
     last: dict[tuple[object, ...], Operation] = {}
     for operation in order.skeleton.operations:
         kind = operation.event.kind
@@ -125,8 +126,8 @@ def doubts(order: Causality) -> Iterator[Doubt]:
 
 
 def _early_arrival(order: Causality, operation: Operation) -> Iterator[Doubt]:
-    """Who counts for a phase must know that the one before is complete, or all that it counts; or,
-    at a loose barrier, all that it says.
+    """An arrival must know that the phase before its own is complete, or all that this one counts;
+    at a loose barrier, all that its completion tells. Else it may count for that phase.
     """
     barrier, phase = operation.event.barrier, operation.event.phase
     if order.phases(operation, barrier) >= phase or all(
@@ -141,9 +142,9 @@ def _early_arrival(order: Causality, operation: Operation) -> Iterator[Doubt]:
 
 
 def _before_an_arrival(order: Causality, operation: Operation) -> bool:
-    """Whether an arrival of the same phase comes after it: until then the phase is not complete.
-
-    One of ``cp.async.mbarrier.arrive`` is no more than what it has added itself.
+    """Whether an arrival of the same phase comes after an operation, so that the phase cannot be
+    complete before. That of ``cp.async.mbarrier.arrive`` is none: it only makes up for the count
+    that it has added itself.
     """
     event = operation.event
     return any(
@@ -155,8 +156,8 @@ def _before_an_arrival(order: Causality, operation: Operation) -> bool:
 
 
 def _wait(order: Causality, operation: Operation) -> Iterator[Doubt]:
-    """Nobody may wait for a phase while the one two before could still be the last complete one;
-    and the next phase must not complete before all have passed.
+    """A wait names a parity: it must not start while the phase two before could still be the last
+    complete one, and the next phase must not complete before all waiting threads have passed.
     """
     barrier, phase = operation.event.barrier, operation.event.phase
     if operation.event.by_parity and order.phases(operation, barrier) < phase:
@@ -173,8 +174,8 @@ def _wait(order: Causality, operation: Operation) -> Iterator[Doubt]:
 
 
 def _asked(order: Causality, operation: Operation) -> Iterator[Doubt]:
-    """Had it not failed, it would have passed by the phase for which its party waits next, and by
-    no earlier one.
+    """A wait that failed would have passed by the phase for which its party waits next, and by no
+    earlier one.
     """
     barrier, parity = operation.event.barrier, operation.event.phase
     mine = order.skeleton.parties[operation.party].operations[operation.ordinal + 1 :]
@@ -188,7 +189,7 @@ def _asked(order: Causality, operation: Operation) -> Iterator[Doubt]:
 
 
 def _gone(order: Causality, operation: Operation) -> Iterator[Doubt]:
-    """Who invalidates an mbarrier must know that nobody uses it any more."""
+    """A thread that invalidates an mbarrier must know that no other operation uses it any more."""
     barrier = operation.event.barrier
     over = order.phases(operation, barrier)
     if barrier in order.loose and over < order.skeleton.phases[barrier]:

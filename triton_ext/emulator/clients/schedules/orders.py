@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.step import Split, Step, Wait
 from triton_ext.emulator.schedule.observers import Observer
@@ -22,6 +21,7 @@ from triton_ext.emulator.schedule.schedule import Schedule
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import Addresses
 from triton_ext.ptx.parse import Instruction
 
 Thread = tuple[int, int, int]
@@ -36,7 +36,7 @@ WRITES = ("st.volatile", "st.relaxed", "st.release", "st.mmio", "red.", "atom.")
 
 
 def ordered(instructions: Iterable[Instruction]) -> frozenset[int]:
-    """The lines of those that are put into every order."""
+    """The PTX lines of the instructions that are put into every order."""
     kinds = (*TILES, *READS, *WRITES)
     return frozenset(
         each.line
@@ -50,11 +50,11 @@ class Decision:
     """Which of several threads goes on.
 
     Attributes:
-        among: those that could.
-        chosen: the one that did.
+        among: the threads that could go on.
+        chosen: the thread that did.
         at: the instruction that it executes.
-        touched: the memory that it accesses, as space and address.
-        writes: whether it may write.
+        touched: the memory that the instruction accesses, as space and address.
+        writes: whether it may write there.
     """
 
     among: tuple[Thread, ...]
@@ -70,16 +70,16 @@ class Decision:
 
 
 class Choosing(Schedule):
-    """Lets instructions of some lines go one by one; all else is done at once.
+    """A schedule that lets the instructions of some lines go on one by one, and all else at once.
 
-    A thread that reads what it has read before, at the same line, goes on only once it was written.
+    A thread that would read the same memory again at the same line waits until it is written.
 
     Args:
-        lines: of the PTX.
-        choices: the threads that are chosen, one after the other; then the first of those that can.
+        lines: those of the PTX.
+        choices: the threads to choose, one after the other; then the first that can go on.
 
     Attributes:
-        decisions: what was chosen, so far.
+        decisions: those that were made so far.
     """
 
     meets = False  # an order in which a lane leaves a branch before its siblings is one, too
@@ -94,11 +94,11 @@ class Choosing(Schedule):
 
     @property
     def clusters(self) -> int:
-        """How many run side by side."""
+        """How many clusters run side by side."""
         return MOST_CLUSTERS
 
     def held(self, cta: Cta, step: Step, lanes: Lanes) -> Wait | Split | None:
-        """Whether lanes must wait for their turn; each of them has its own."""
+        """The wait of lanes for their turns; each lane has one of its own."""
         at = step.instruction
         if at.line not in self.lines:
             return None
@@ -113,7 +113,7 @@ class Choosing(Schedule):
         return Wait(lambda: self._free == thread, lambda: "waits for its turn", again=True)
 
     def let_go(self) -> bool:
-        """Nothing else can go on: choose who does."""
+        """Choose the thread that goes on, as nothing else can."""
         among = tuple(
             sorted(
                 thread
@@ -136,7 +136,7 @@ class Choosing(Schedule):
         return True
 
     def accesses(self, space: str, addresses: Sequence[int], writes: bool) -> None:
-        """Memory is accessed: who has read it, may read it again if it is written."""
+        """Note an access: threads that have read memory may read it again once it is written."""
         here = {(space, address) for address in addresses}
         if writes:
             for thread, (_, read) in list(self._read.items()):
@@ -144,7 +144,7 @@ class Choosing(Schedule):
                     del self._read[thread]
 
     def took(self, cta: Cta, at: Instruction, lanes: Lanes, here: Iterable[object]) -> None:
-        """A thread that was let go has accessed memory."""
+        """Note what memory the thread has accessed that was let go."""
         thread = cta.cluster.number, cta.rank, int(lane_sets.indices(lanes)[0])
         for decision in reversed(self.decisions):
             if decision.chosen == thread:
@@ -161,13 +161,7 @@ class Accesses(Observer):
         self._schedule = schedule
 
     def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
+        self, cta: Cta, lanes: Lanes, space: str, addresses: Addresses, width: int, kind: str
     ) -> None:
         if space not in ("global", "shared"):
             return
@@ -185,9 +179,9 @@ class _Node:
     """A decision of which others are to be tried.
 
     Attributes:
-        among: who could be chosen.
-        current: who is.
-        wanted, done: who is to be tried, and who was.
+        among: the threads that could be chosen.
+        current: the one that is chosen now.
+        wanted, done: the threads that are to be tried, and those that were.
     """
 
     among: tuple[Thread, ...]
@@ -198,14 +192,14 @@ class _Node:
 
 @dataclass
 class Explored:
-    """What came of it.
+    """What running the orders has shown.
 
     Attributes:
         orders: how many were run.
-        decisions: of the longest of them.
-        complete: whether these are all, up to exchanges of what does not depend on each other.
-        addresses: how many were accessed by what depends on the order.
-        broken: the order that ends badly, and what it ends in.
+        decisions: how many the longest of them had.
+        complete: whether these are all, but for exchanges of independent instructions.
+        addresses: how many addresses the ordered instructions accessed.
+        broken: the order that ends badly, and how it ends.
     """
 
     orders: int = 0
@@ -225,11 +219,11 @@ class Explored:
 def explore(
     run: Callable[[Choosing], Any], lines: Collection[int], over: Callable[[], bool]
 ) -> Explored:
-    """Run every order.
+    """Run every order of some instructions.
 
     Args:
-        run: runs the launch by a schedule: what it ends in, if that is wrong; else None.
-        lines: of what is put in order.
+        run: runs the launch under a schedule, and returns how it ends if that is wrong, else None.
+        lines: the PTX lines of these instructions.
         over: whether time is up.
     """
     found, path = Explored(), list[_Node]()
@@ -262,7 +256,7 @@ def explore(
 
 
 def _reverse(path: list[_Node], decisions: Sequence[Decision]) -> None:
-    """Where each decision depends on one before, try it the other way round."""
+    """For each decision that depends on an earlier one, mark the other way round to be tried."""
     for number, each in enumerate(decisions):
         for before in range(number - 1, -1, -1):
             other = decisions[before]

@@ -18,7 +18,7 @@ _FOLLOWED = ("mov.", "selp.", "setp.", "not.", "and.", "or.", "xor.", "cvt.")
 
 
 def peeks(program: Program) -> frozenset[int]:
-    """The lines of the PTX of all of them."""
+    """The PTX lines of all such ``try_wait``."""
     found: dict[int, bool] = {}
     for number, step in enumerate(program.steps):
         at = step.instruction
@@ -61,7 +61,7 @@ def _meet(program: Program, branch: int) -> bool:
     inner = {each.name for each in program.kernel.variables if each.scope}
 
     def named(names: Iterable[str], at: int) -> set[Name]:
-        """Registers; those that a block of braces may declare, with theirs."""
+        """Registers by name, with the block of braces that may declare them."""
         scope = program.steps[at].instruction.scope
         return {(name, scope if name in inner else ()) for name in names}
 
@@ -75,7 +75,7 @@ def _meet(program: Program, branch: int) -> bool:
 
 
 def _quiet(program: Program, at: int) -> Iterator[int]:
-    """The instructions from one on, as long as they do nothing, or wait for an mbarrier."""
+    """The instructions from one on, up to the first that does more than wait for an mbarrier."""
     known: dict[str, int] = {}
     for _ in range(4):  # waits, one after the other
         wait = None

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triton_ext.emulator.clients.schedules.recorded import Recorded, as_bits, of_warp
 from triton_ext.emulator.clients.schedules.skeleton import Event
@@ -24,6 +23,7 @@ from triton_ext.emulator.state.barriers import MBarrier
 from triton_ext.emulator.state.block import AsyncOperation, Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import Addresses
 from triton_ext.emulator.units import warpgroup_products
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction, immediate
@@ -41,17 +41,17 @@ _READ_ONLY = ("const", "param")
 
 @dataclass
 class Doubts:
-    """Where the clocks of a launch may not speak of all schedules.
+    """Where the vector clocks of a launch may not hold for all schedules.
 
     Attributes:
-        apart: how often, at which instruction, lanes of a warp relied on others that need not be
-            in step with them.
+        apart: for each instruction, how often lanes of a warp relied on others that need not be in
+            step with them.
         together: how often arrivals of one instruction counted for several phases.
-        overtaken: how often a barrier had completed again before who waited for it went on.
-        storing: by cluster, rank and warp: the sets of lanes that have copied out of shared memory
-            by one instruction, as bits.
-        grouping: those that have waited for such copies, or made them a group.
-        multicast: the addresses in global memory of which copies to several blocks have read.
+        overtaken: how often a barrier completed again before a thread that waited had gone on.
+        storing: by cluster, rank and warp: the sets of lanes, as bits, that copied out of shared
+            memory by one instruction.
+        grouping: the same of lanes that waited for such copies, or committed them to a group.
+        multicast: the addresses in global memory that copies to several blocks have read.
     """
 
     apart: Counter[Instruction | None] = field(default_factory=Counter)
@@ -67,9 +67,9 @@ class Issued:
     """The operations of units.
 
     Attributes:
-        events: by the operation, one for each warp.
+        events: for each operation, the number of the event of each warp that issued it.
         products: the same of warpgroups' products.
-        performed: what units have done, as `issuers` says.
+        performed: the operations that are done, each as `issuers` returns it.
     """
 
     events: dict[int, list[int]] = field(default_factory=dict)
@@ -78,27 +78,27 @@ class Issued:
     _issuers: dict[int, set[Issuer]] = field(default_factory=dict)
 
     def issuers(self, operation: AsyncOperation) -> set[Issuer]:
-        """The threads that have issued it, each with what it had done before."""
+        """The threads that issued an operation, each with the number of its earlier events."""
         return self._issuers[id(operation)]
 
     def add(self, operation: AsyncOperation, events: list[int], issuers: set[Issuer]) -> None:
-        """Another one."""
+        """Note an operation that was issued."""
         self.events[id(operation)], self._issuers[id(operation)] = events, issuers
 
     def over(self, operation: AsyncOperation) -> None:
-        """It is done."""
+        """Note that an operation is done."""
         self.performed |= self._issuers.pop(id(operation))
 
 
 class _Steps:
-    """The instructions of a program that are recorded, by their steps.
+    """Which steps of a program are recorded.
 
     Attributes:
-        meets: those at which warps are in step.
-        waits: those that wait for products, but for how many groups.
-        bulks: of copies out of shared memory, "store" or "group".
-        allocates: those of tensor memory.
-        fences: whether there are any.
+        meets: the steps at which warps are in step.
+        waits: the waits for products, with the number of groups that may be pending.
+        bulks: the steps of copies out of shared memory: "store" or "group".
+        allocates: the allocations of tensor memory.
+        fences: whether the program has any.
     """
 
     def __init__(self, steps: Sequence[Step]) -> None:
@@ -122,15 +122,15 @@ class _Steps:
 
 
 class Recorder(Observer):
-    """Records a launch.
+    """The observer that records a launch.
 
     Args:
-        finished: told of each cluster whose blocks have all ended, once another one starts: the
-            record of it is dropped then; None: all are kept.
+        finished: called with each cluster whose blocks have all ended, when another one starts; its
+            record is dropped then. None: all records are kept.
 
     Attributes:
-        clusters: those that have started, by their numbers.
-        doubts: where the clocks may not speak of all schedules.
+        clusters: the records of the clusters that have started, by their numbers.
+        doubts: where the clocks may not hold for all schedules.
         issued: the operations of units.
     """
 
@@ -174,7 +174,7 @@ class Recorder(Observer):
                 self.of(cta).note(cta, lanes, "issue", unit=unit, instruction=step.instruction)
 
     def _bulk(self, cta: Cta, lanes: Lanes, kind: str) -> None:
-        """Lanes copy out of shared memory, or wait for such copies."""
+        """Note that lanes copy out of shared memory, or wait for such copies."""
         for warp in lane_sets.warps(lanes).tolist():
             part = of_warp(lanes, warp)
             mask, key = as_bits(part, warp), (cta.cluster.number, cta.rank, warp)
@@ -222,13 +222,7 @@ class Recorder(Observer):
                 self.of(cta).note(cta, part, "join", joins=tuple(joins), instruction=at)
 
     def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
+        self, cta: Cta, lanes: Lanes, space: str, addresses: Addresses, width: int, kind: str
     ) -> None:
         if kind == "load" and space in _READ_ONLY:
             return
@@ -269,7 +263,7 @@ class Recorder(Observer):
             self.issued.products[id(product)] = events
 
     def _orders(self, cta: Cta, lanes: Lanes, at: Instruction | None) -> None:
-        """Lanes tell others that what was before is over: do they speak for their warp?"""
+        """Note whether lanes release what other lanes of their warp did before, too."""
         found = self.of(cta).block(cta).speaking_for_others(lanes)
         if found:
             self.doubts.apart[at] += found

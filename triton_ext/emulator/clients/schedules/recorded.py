@@ -21,13 +21,13 @@ UNTOLD = ("meet", "join", "ask")
 
 
 def of_warp(lanes: Lanes, warp: int) -> Lanes:
-    """Those of the lanes that are a warp's."""
+    """The lanes of a warp among some lanes."""
     threads = lane_sets.indices(lanes)
     return lane_sets.pack(threads[threads // WARP_THREADS == warp])
 
 
 def as_bits(lanes: Lanes, warp: int) -> int:
-    """Lanes of a warp."""
+    """The lanes of a warp, as bits."""
     if isinstance(lanes, slice):
         bits: int = (1 << lanes.stop - lanes.start) - 1
         return bits << int(lanes.start) - warp * WARP_THREADS
@@ -42,10 +42,10 @@ class Block:
     """What is known of the threads of a block.
 
     Attributes:
-        done: how many events each thread has had, but for those of `UNTOLD`.
-        accessed: which have accessed memory that others share since their warp was in step.
-        behind: which have not waited for what others of their warp have waited for since.
-        since_met: which warps have done something since they met.
+        done: how many events each thread has had, `UNTOLD` aside.
+        accessed: which threads have accessed shared or global memory since their warp was in step.
+        behind: which threads have not waited, since then, where others of their warp have.
+        since_met: which warps have done something since they were in step.
     """
 
     done: NDArray[np.int64]
@@ -55,13 +55,13 @@ class Block:
 
     @classmethod
     def of(cls, warps: int) -> Block:
-        """Nothing is, yet."""
+        """A block of which nothing is known yet."""
         size = warps * WARP_THREADS
         done, none = np.zeros(size, np.int64), np.zeros(size, np.bool_)
         return cls(done, none, none.copy(), np.zeros(warps, np.bool_))
 
     def speaking_for_others(self, lanes: Lanes) -> int:
-        """Lanes tell others that what was before is over: how often not for their warp alone."""
+        """How often lanes release what other lanes of their warp did before, too."""
         found = int(self.behind[lanes].any())
         for warp in lane_sets.warps(lanes).tolist():
             first = warp * WARP_THREADS
@@ -78,10 +78,10 @@ class Recorded:
     """A cluster that runs, or has run.
 
     Attributes:
-        cluster: it.
-        events: what happened.
+        cluster: the cluster.
+        events: what happened, in order.
         objects: the barriers, in the order of their numbers.
-        blocks: by rank.
+        blocks: what is known of each block, by its rank.
         homes: the rank of the block of each mbarrier, by its number.
     """
 
@@ -123,7 +123,7 @@ class Recorded:
         return found
 
     def note(self, cta: Cta, lanes: Lanes, kind: str, **more: Any) -> list[int]:
-        """An event of each warp; their numbers."""
+        """Note an event of each warp of the lanes. Returns the numbers of the events."""
         block = self.block(cta)
         more.setdefault("instruction", cta.instruction)
         if kind not in UNTOLD:
@@ -138,7 +138,7 @@ class Recorded:
         return numbers
 
     def skeleton(self) -> Skeleton:
-        """What happened, of each party."""
+        """The record, divided into parties."""
         phases = [
             each.phase if isinstance(each, MBarrier) else each.generation for each in self.objects
         ]

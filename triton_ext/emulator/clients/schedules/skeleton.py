@@ -22,9 +22,9 @@ class Barrier:
     """An mbarrier from its initialisation on, a numbered barrier of a block, or a cluster's.
 
     Attributes:
-        number: in the order in which the run came upon them.
+        number: counted in the order in which the run met them.
         kind: "mbarrier", "barrier" or "barrier.cluster".
-        name: in words.
+        name: the barrier in words.
     """
 
     number: int
@@ -34,24 +34,24 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Event:
-    """What lanes of one warp did at once, or a unit for them.
+    """What lanes of one warp, or a unit for them, did at once.
 
     Attributes:
-        warp: whose lanes.
-        mask: which of them, as bits.
+        warp: the warp.
+        mask: its lanes that took part, as bits.
         kind: at a barrier "init", "inval", "arrive", "pend", "expect", "complete" (see
             `AccessObserver.counts`) or "wait"; an "ask" is a wait that failed; "issue" hands work
             to a unit; "join" waits for products of a warpgroup; at "meet" all lanes of the warp
             were in step.
         barrier: the number of the barrier; -1 for none.
-        phase: of the barrier, in this run; of an "ask" the parity. A wait has passed since it
-            completed; -1 is the one before the first.
-        amount: of each lane: arrivals or bytes.
+        phase: the number of the barrier's phase in this run; for an "ask", the parity. A wait has
+            passed because this phase was complete; -1 is the phase before the first.
+        amount: how many arrivals or bytes each lane added.
         by_parity: whether a wait names its phase by one bit.
         cause: for what a unit did, the number of the event that issued it; else -1.
         joins: for a "join", the events that issued the products.
         unit: for an "issue", whose queue it goes to, where order counts.
-        far: whether the barrier is another block's.
+        far: whether the barrier lies in another block.
         informed: whether a unit's arrival releases all that the phase before has released.
         instruction: of the PTX.
     """
@@ -76,11 +76,11 @@ class Operation:
     """The part that one party has in an event.
 
     Attributes:
-        number: in the skeleton.
-        party: whose it is; -1 for a unit's.
+        number: its number in the skeleton.
+        party: the number of the party; -1 for a unit.
         ordinal: how many operations of the party come before.
         event: what happened.
-        cause: for a unit's, the number of the operation that issued it; else -1.
+        cause: for a unit, the number of the operation that issued this one; else -1.
         lanes: how many of the party's lanes took part.
     """
 
@@ -93,7 +93,7 @@ class Operation:
 
     @property
     def amount(self) -> int:
-        """Arrivals or bytes, of all of its lanes."""
+        """How many arrivals or bytes all lanes added together."""
         return self.event.amount * self.lanes
 
 
@@ -102,7 +102,7 @@ class Party:
     """Lanes of a warp that do everything together.
 
     Attributes:
-        warp: which.
+        warp: the warp.
         mask: the lanes, as bits.
         operations: the numbers of its operations, in program order.
     """
@@ -113,7 +113,7 @@ class Party:
 
     @property
     def lane(self) -> int:
-        """The first of the lanes."""
+        """The number of the first lane."""
         return (self.mask & -self.mask).bit_length() - 1
 
 
@@ -122,11 +122,11 @@ class Skeleton:
     """What happened in a cluster.
 
     Attributes:
-        cluster: its number in the grid.
-        barriers: all that were used.
-        phases: how many of each barrier's completed.
-        parties: all that did something.
-        operations: in the order of the run.
+        cluster: the cluster's number in the grid.
+        barriers: all barriers that were used.
+        phases: how many phases of each barrier completed.
+        parties: all parties that did something.
+        operations: all operations, in the order of the run.
     """
 
     cluster: int
@@ -143,7 +143,7 @@ class Skeleton:
         phases: Sequence[int],
         events: Sequence[Event],
     ) -> Skeleton:
-        """Divide the events of a run into those of parties."""
+        """Divide the events of a run among parties."""
         masks: defaultdict[Warp, set[int]] = defaultdict(set)
         for event in events:
             masks[event.warp].add(event.mask)
@@ -173,11 +173,11 @@ class Skeleton:
         return self._events[number]
 
     def issuer(self, operation: Operation) -> Operation:
-        """The operation that issued a unit's; a party's is its own."""
+        """The operation that issued the operation of a unit; for a party's, that one itself."""
         return operation if operation.party >= 0 else self.operations[operation.cause]
 
     def together(self, operation: Operation) -> list[Operation]:
-        """What all lanes of the warp did by the same instruction, at once."""
+        """The operations of all lanes of the warp by the same instruction at once."""
         near = self.operations[max(0, operation.number - 32) : operation.number + 32]
         return [each for each in near if each.event is operation.event]
 

@@ -93,7 +93,7 @@ def _asked(wait: Instruction) -> set[str]:
 
 
 def repeats(program: Program, number: int) -> bool:
-    """Whether an mbarrier's wait that is not over is asked again, or another one for the same
+    """Whether a failed wait for an mbarrier is repeated, or followed by another wait for the same
     phase, before anything else happens.
     """
     wait = program.steps[number].instruction
@@ -108,8 +108,8 @@ def repeats(program: Program, number: int) -> bool:
 
 
 def walk(program: Program, at: int, known: Mapping[str, int]) -> Iterator[int]:
-    """The instructions that are executed from one on, as far as their branches are known: up to the
-    first one that does more than compute, or that waits for an mbarrier, with it.
+    """The instructions that are executed from one on, as far as their branches are known. The last
+    one is the first that does more than compute, or that waits for an mbarrier.
 
     Args:
         known: the values of some registers.
@@ -137,7 +137,7 @@ def walk(program: Program, at: int, known: Mapping[str, int]) -> Iterator[int]:
 
 
 def _after(each: Instruction, known: Mapping[str, int], taken: bool | None) -> Mapping[str, int]:
-    """What is known of registers after an instruction."""
+    """The registers whose values are known after an instruction."""
     if taken is False:
         return known
     names = {name for _, name in destinations(each)}
@@ -149,7 +149,7 @@ def _after(each: Instruction, known: Mapping[str, int], taken: bool | None) -> M
 
 
 def _value(each: Instruction, known: Mapping[str, int]) -> int | None:
-    """What an instruction computes, if that is known."""
+    """The value that an instruction computes; None if it is not known."""
 
     def of(text: str) -> int | None:
         return known[text] if text in known else immediate(text)

@@ -18,7 +18,7 @@ ASSUMED = (
     "control flow, addresses and the values that decide them are those of this run",
     "what the emulator models is what the hardware does (docs/guide/emulator.md)",
     "a tensor core works, and its commits arrive in the own block, in the order of issue; a block"
-    " may end while a commit is on its way to it whose work is known to be done",
+    " may end while a commit to several is on its way to it whose work is known to be done",
     "fence.proxy.async orders what a fence does",
     "loops that wait for an mbarrier go on for as long as it takes",
     "of proxy fences, those between mbarrier.init and TMA, and between threads' reads and a copy"
@@ -41,9 +41,9 @@ class Reason:
     """Why a launch is not decided.
 
     Attributes:
-        text: what is in doubt.
-        at: the instruction.
-        times: how often that was.
+        text: what is in doubt, in words.
+        at: the instruction at which it is.
+        times: how often it was found.
     """
 
     text: str
@@ -55,7 +55,7 @@ class Reason:
         return f"{where}{self.text}" + (f" ({self.times} times)" if self.times > 1 else "")
 
     def as_object(self) -> dict[str, Any]:
-        """As JSON's types."""
+        """The reason as an object for JSON."""
         opcode = None if self.at is None else self.at.opcode
         return {
             "text": self.text, "opcode": opcode, "place": location(self.at), "times": self.times,
@@ -67,8 +67,8 @@ class Witness:
     """An interleaving that breaks the kernel.
 
     Attributes:
-        plan: what to hold back, so that it comes about.
-        ends: what it ends in.
+        plan: the schedule that brings it about.
+        ends: how the run ends, in words.
         fault: the error; None if it only has another result.
     """
 
@@ -87,7 +87,7 @@ class BrokenSchedule(EmulationError):
     """A schedule that breaks the kernel: a race, a deadlock, or another result.
 
     Attributes:
-        verdict: what it is a part of; its witness has the steps.
+        verdict: the verdict on the launch; its witness has the steps.
     """
 
     def __init__(self, verdict: Verdict) -> None:
@@ -101,21 +101,21 @@ class BrokenSchedule(EmulationError):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one run says of all.
+    """What one run says of all schedules.
 
     Attributes:
-        kernel: its name.
+        kernel: the kernel's name.
         outcome: "proven", "witness" or "not decided".
         reasons: why it is not decided.
-        witness: what breaks it.
-        unordered: atomic operations whose order may be any; the result may depend on it.
-        assumed: what it rests on: `ASSUMED`, and what this kernel asks for besides.
+        witness: the interleaving that breaks it.
+        unordered: atomic operations whose order is free; the result may depend on it.
+        assumed: what the proof rests on: `ASSUMED`, and what this kernel needs besides.
         counted: how large the question was: clusters, parties, operations at barriers, barriers,
             those where commits may stand in for each other ("loose"), doubts, and runs that
             followed one.
-        seconds: that the run took, and all of it.
-        explored: what was tried of what depends on time; "" if there was nothing.
-        explained: what its waits are good for, if that was asked for.
+        seconds: how long the run took, and how long the whole judgement.
+        explored: which orders of instructions that depend on time were run; "" if there are none.
+        explained: what the kernel's waits are good for, if that was asked for.
     """
 
     kernel: str
@@ -130,7 +130,7 @@ class Verdict:
     explained: Explanation | None = None
 
     def as_object(self) -> dict[str, Any]:
-        """As JSON's types."""
+        """The verdict as an object for JSON."""
         found: dict[str, Any] = {
             "kernel": self.kernel,
             "outcome": self.outcome,
@@ -153,7 +153,7 @@ class Verdict:
         return found
 
     def lines(self) -> Iterator[str]:
-        """In words."""
+        """The verdict in words, a line each."""
         counted = self.counted
         size = (
             f"{counted['operations']} operations of {counted['parties']} parties at"

@@ -197,16 +197,12 @@ def _named_errors(function: str, names: Mapping[int, str], missing: str) -> str:
     keep, parameters = ("*text = {}; break;", "int error, const char **text")
     if not through:
         keep, parameters = "return {};", "int error"
-    cases = " ".join(f"case {n}: {keep.format(_quoted(name))}" for n, name in names.items())
+    cases = " ".join(f"case {n}: " + keep.format(f'"{name}"') for n, name in names.items())
     kind, end = ("CUresult", "return 0;") if through else ("const char *", f"return {missing};")
     default = f"default: *text = 0; return {missing};" if through else ""
     return (
         f"EXPORT {kind} {function}({parameters}) {{ switch (error) {{ {cases} {default} }} {end} }}"
     )
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"'
 
 
 def _exported(text: str) -> set[str]:
@@ -285,6 +281,7 @@ def runtime_source(files: Mapping[str, str]) -> str:
         *_declared(),
         files["runtime.c"],
         files["runtime_devices.c"],
+        files["runtime_graphs.c"],
         _named_errors("cudaGetErrorName", names, '"cudaErrorUnknown"'),
         _named_errors("cudaGetErrorString", texts, '"unknown error"'),
     )

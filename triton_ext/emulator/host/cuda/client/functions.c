@@ -1,5 +1,7 @@
 /* How programs find the driver's functions. */
 
+#include <dlfcn.h>
+
 EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version,
                                     uint64_t flags, int *found) {
     /* Functions whose parameters changed, by the release that did so; else the oldest is the one. */
@@ -29,10 +31,13 @@ EXPORT CUresult cuGetProcAddress(const char *symbol, void **function, int versio
 }
 
 /* NVIDIA's own libraries ask for tables of functions that are not documented. There are none here:
-   the runtime library would then ask the driver to prove that it is NVIDIA's. */
+   the runtime library would then ask the driver to prove that it is NVIDIA's. NVRTC works without. */
 EXPORT CUresult cuGetExportTable(const void **table, const void *id) {
     static int said;
-    if (!said++)
+    Dl_info caller = {0};
+    dladdr(__builtin_return_address(0), &caller);
+    int is_nvrtc = caller.dli_fname && strstr(caller.dli_fname, "libnvrtc");
+    if (!is_nvrtc && !said++)
         complain("cuGetExportTable",
                  "this program brings NVIDIA's runtime library, which works with NVIDIA's driver"
                  " alone: link it with -cudart shared (nvcc) or CUDA::cudart (CMake), and it gets"

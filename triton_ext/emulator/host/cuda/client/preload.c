@@ -48,6 +48,31 @@ EXPORT int __xstat64(int version, const char *path, struct stat64 *state) {
     return next(version, seen(path), state);
 }
 
+/* NVRTC, which compiles within the program, has the PTX also where it was asked for a real
+   architecture (NVRTC's documentation, nvrtcGetPTX): a program that asks for the machine code gets
+   the PTX in its place, which the driver takes as well; with -lineinfo, so that faults have lines. */
+int nvrtcCompileProgram(void *program, int count, const char *const *options);
+int nvrtcGetPTXSize(void *program, size_t *size);
+int nvrtcGetPTX(void *program, char *code);
+EXPORT int nvrtcCompileProgram(void *program, int count, const char *const *options) {
+    NEXT(nvrtcCompileProgram);
+    const char **more = calloc(count + 1, sizeof *more);
+    if (!more) return 1; /* NVRTC_ERROR_OUT_OF_MEMORY */
+    more[0] = "-lineinfo";
+    for (int i = 0; i < count; i++) more[i + 1] = options[i];
+    int status = next(program, count + 1, more);
+    free(more);
+    return status;
+}
+EXPORT int nvrtcGetCUBINSize(void *program, size_t *size) {
+    NEXT(nvrtcGetPTXSize);
+    return next(program, size);
+}
+EXPORT int nvrtcGetCUBIN(void *program, char *code) {
+    NEXT(nvrtcGetPTX);
+    return next(program, code);
+}
+
 /* NVIDIA's assembler, when a program compiles kernels while it runs: with -lineinfo it copies the
    PTX into what it makes (the section .nv_debug_ptx_txt), and the PTX is what is run. */
 __attribute__((constructor)) static void keep_ptx(int count, char **arguments, char **environment) {
