@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import random
 import re
 import subprocess
 import sys
@@ -34,7 +35,7 @@ from silicon.matrix_cases import (
     wgmma_ptx,
 )
 from silicon.record_matrix import all_cases, digest
-from sites import ROOT, SUPPORT
+from sites import ALL, ROOT, SUPPORT
 
 from triton_ext import LayoutError, LinearLayout, NVMMAShared, nvmma_shared_to_linear_layout
 from triton_ext.emulator import run_ptx
@@ -942,15 +943,21 @@ def test_stmatrix_of_8_bits(number):
 
 def test_the_emulator_gives_what_an_h100_gave():
     """Every bit of more than a thousand cases that a GPU ran: descriptors that no compiler would
-    choose, all types and shapes, and how sums of random numbers are rounded."""
+    choose, all types and shapes, and how sums of random numbers are rounded. Each program, and a
+    third of the cases that share one; by `make oracle` all.
+    """
     record = json.loads(RECORD.read_text())
     recorded = {kind: iter(digests) for kind, digests in record["digests"].items()}
-    cases = all_cases()
+    cases = [(case, next(recorded[case.kind])) for case in all_cases()]
     assert len(cases) == sum(record["counts"].values()) > 1000
     launch = launcher(layouts=False)  # of some, elements share bytes
-    different = [
-        case.name for case in cases if digest(case.run(launch)) != next(recorded[case.kind])
-    ]
+    draw, seen = random.Random(0), set()
+    different = []
+    for case, expected in cases:
+        if ALL or case.ptx not in seen or draw.random() < 1 / 3:
+            seen.add(case.ptx)
+            if digest(case.run(launch)) != expected:
+                different.append(case.name)
     assert different == []
 
 
