@@ -88,6 +88,10 @@ WHEEL ?=
 INSTALLED := build/installed
 BARE := build/bare
 SUITE := build/suite
+# What Triton and Inductor keep of what they compiled: the run's own, so that no earlier one decides a
+# test's result.
+CACHE := build/kernels
+OWN := TRITON_CACHE_DIR=$(CURDIR)/$(CACHE)/triton TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/$(CACHE)/inductor
 SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 installed: $(VENV)/.ready $(if $(WHEEL),,wheel)
 	@$(BIN)/python -m venv --clear --without-pip $(INSTALLED)
@@ -96,13 +100,13 @@ installed: $(VENV)/.ready $(if $(WHEEL),,wheel)
 	@$(BIN)/python -m venv --clear --without-pip $(BARE)
 	$(BIN)/python -m pip --python $(BARE) install --quiet --constraint constraints.txt \
 		$(or $(WHEEL),dist/*.whl)
-	@rm -rf $(SUITE) && mkdir -p $(SUITE)
+	@rm -rf $(CACHE) $(SUITE) && mkdir -p $(SUITE)
 	@ln -s $(addprefix $(CURDIR)/,$(filter-out triton_ext triton_layouts.py passes kernels build dist \
 		.git .venv,$(notdir $(wildcard $(CURDIR)/* $(CURDIR)/.[a-z]*)))) $(SUITE)/
 
 # The tests start hundreds of processes, each of which would compile all of the packages' sources.
 unexport PYTHONDONTWRITEBYTECODE
-RUN := cd $(SUITE) && $(CURDIR)/$(INSTALLED)/bin/python
+RUN := cd $(SUITE) && $(OWN) $(CURDIR)/$(INSTALLED)/bin/python
 PYTEST := $(RUN) -m pytest -n auto --dist worksteal
 pytest: setup installed
 	$(PYTEST) $(PYTEST_ARGS)
@@ -120,6 +124,7 @@ oracle: setup installed
 		$(PYTEST_ARGS)
 	export CORPUS_TIER=3 TRITON_EXT_FUZZ=5; $(PYTEST) tests/passes tests/kernels tests/hardware \
 		tests/layouts tests/ptx tests/mlir tests/test_integers.py tests/emulator/test_kernels.py \
+		tests/emulator/test_matrix.py \
 		tests/docs/test_layouts_page.py tests/docs/test_upstream.py $(PYTEST_ARGS)
 	export CORPUS_TIER=3; $(PYTEST) tests/ops tests/distributed $(PYTEST_ARGS)
 	export FUZZ=2000; $(RUN) -m pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)

@@ -11,6 +11,7 @@ and Shift Instructions"; MLIR, "'arith' Dialect".
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -93,17 +94,17 @@ def _permuted(a: int, b: int, selector: int) -> int:
 
 MEANINGS: dict[str, Meaning] = {
     "copy": Meaning("x", lambda a: a, wraps=True),
-    "add": Meaning("xx", lambda a, b: a + b, wraps=True),
-    "sub": Meaning("xx", lambda a, b: a - b, wraps=True),
-    "neg": Meaning("x", lambda a: -a, wraps=True),
-    "not": Meaning("x", lambda a: ~a, wraps=True),
-    "and": Meaning("xx", lambda a, b: a & b, wraps=True),
-    "or": Meaning("xx", lambda a, b: a | b, wraps=True),
-    "xor": Meaning("xx", lambda a, b: a ^ b, wraps=True),
+    "add": Meaning("xx", operator.add, wraps=True),
+    "sub": Meaning("xx", operator.sub, wraps=True),
+    "neg": Meaning("x", operator.neg, wraps=True),
+    "not": Meaning("x", operator.invert, wraps=True),
+    "and": Meaning("xx", operator.and_, wraps=True),
+    "or": Meaning("xx", operator.or_, wraps=True),
+    "xor": Meaning("xx", operator.xor, wraps=True),
     "abs": Meaning("x", abs),
     "min": Meaning("xx", min),
     "max": Meaning("xx", max),
-    "mul": Meaning("xx", lambda a, b: a * b, wraps=True),
+    "mul": Meaning("xx", operator.mul, wraps=True),
     "mulhi": Meaning("xx", lambda width, a, b: a * b >> width, takes_width=True),
     "mad": Meaning("xxr", lambda a, b, c: a * b + c, wraps=True),
     "madhi": Meaning("xxr", lambda width, a, b, c: (a * b >> width) + c, takes_width=True),
@@ -112,12 +113,12 @@ MEANINGS: dict[str, Meaning] = {
     "ceildiv": Meaning("xx", lambda a, b: -(-a // b) if b else None),
     "shl": Meaning("xc", lambda a, by: a << min(by, 64)),
     "shr": Meaning("xc", lambda a, by: a >> min(by, 64)),
-    "eq": Meaning("xx", lambda a, b: a == b),
-    "ne": Meaning("xx", lambda a, b: a != b),
-    "lt": Meaning("xx", lambda a, b: a < b),
-    "le": Meaning("xx", lambda a, b: a <= b),
-    "gt": Meaning("xx", lambda a, b: a > b),
-    "ge": Meaning("xx", lambda a, b: a >= b),
+    "eq": Meaning("xx", operator.eq),
+    "ne": Meaning("xx", operator.ne),
+    "lt": Meaning("xx", operator.lt),
+    "le": Meaning("xx", operator.le),
+    "gt": Meaning("xx", operator.gt),
+    "ge": Meaning("xx", operator.ge),
     "select": Meaning("xxp", lambda a, b, choice: a if choice else b),
     "bfe": Meaning("xff", _extracted),
     "bfes": Meaning("xff", lambda a, start, n: signed(_extracted(a, start, n), n)),
@@ -159,6 +160,9 @@ class IntegerOperation:
             function = partial(function, self.width)
         if meaning.wraps and self.result <= self.width:
             return function
+        if self.name in COMPARISONS:  # with its sign flipped, two's complement is in order
+            mask, sign = (1 << self.width) - 1, 1 << self.width >> 1 if self.is_signed else 0
+            return lambda a, b: function((a & mask) ^ sign, (b & mask) ^ sign)
         readers = [
             _reader(width, self.is_signed and kind == "x")
             for kind, width in zip(meaning.sources, self.source_widths, strict=True)

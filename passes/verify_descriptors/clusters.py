@@ -37,6 +37,8 @@ _OF_STORES = ("store commit", "store wait")
 ENDS = ("executions after the first ones", "the end of the PTX", "stores: executed after")
 CUT_OFF = tuple(f"{name}: after enough" for name in ENDS[:2]) + ENDS[2:]
 """Facts of traces that end before the kernel does, and of those that are long enough."""
+_OF_ASSEMBLY = 16
+"""How much longer a trace may be where inline assembly issues instructions that are looked at."""
 _MOST_THREADS, _BLOCKS_ASKED = 1024, 256
 _MOST_BOUNDS, _MOST_BLOCKS = 12, 6
 
@@ -267,9 +269,14 @@ class ClusterComparison(Sequences):
         return max((one.warps for one in followed if one), default=1)
 
     def most_instructions(self, trace: PartitionTrace) -> int:
-        """At most how many instructions the events of a trace are."""
+        """At most how many instructions the events of a trace are.
+
+        Those that inline assembly issues are no events; a launch that is run to its end has room
+        for them.
+        """
         accesses = self.compared.moves.keys() | self.compared.transfers.keys()
-        return 64 + sum(
+        is_open = bool(self.compared.expectations.open) and not self.effort.is_first
+        return (_OF_ASSEMBLY if is_open else 1) * 64 + sum(
             max(len(one.instructions), len(one.boxes), 1) + len(one.after)
             if (one := self.compared.expected.get(id(event.operation))) is not None
             else 40

@@ -17,6 +17,7 @@ pytest.importorskip("triton", minversion="3.8")
 
 from triton_ext.cli import main
 
+pytestmark = pytest.mark.usefixtures("no_binaries", "shallow")
 PARALLEL = ROOT / "examples/parallel_training.py"
 PLUGIN = ROOT / "examples/vllm_linear.py"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -14,6 +14,7 @@ def python_blocks(page):
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
+@pytest.mark.usefixtures("no_binaries", "shallow")
 def test_matmul():
     pytest.importorskip("torch")
     pytest.importorskip("triton")
@@ -23,6 +24,7 @@ def test_matmul():
     assert names["c"].isfinite().all()
 
 
+@pytest.mark.usefixtures("no_binaries", "shallow")
 def test_experts():
     pytest.importorskip("torch")
     pytest.importorskip("triton", minversion="3.9", reason="promoted sums need it")

@@ -90,13 +90,22 @@ def test_tiles_of_tma_are_unswizzled():
 
 def test_tensor_memory_holds_the_accumulator():
     module, a, b, place = example("blackwell_matmul", "values = accumulator.load(")
-    seen = []
+    seen, read = [], []
+
+    def look(stop):
+        seen.append(stop.tensor_memory(0, module.N))
+        read.append([values for _, values in stop.operands()])
+
     with triton_ext.emulate("sm_100", cuda_on_host=True) as gpu:
-        gpu.break_at(place, lambda stop: seen.append(stop.tensor_memory(0, module.N)))
+        gpu.break_at(place, look)
         module.main("")
     expected = a.astype(np.float32) @ b.astype(np.float32)
     assert seen
     assert all(np.allclose(each, expected, atol=1e-2) for each in seen)
+    for of_a, of_b in read:  # of the last product
+        k = of_a.shape[1]
+        assert np.array_equal(of_a, a[:, -k:])
+        assert np.array_equal(of_b, b[-k:].T)
 
 
 def command(*arguments, status=0):

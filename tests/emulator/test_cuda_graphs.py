@@ -16,17 +16,19 @@ needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 
 
 @needs_nvcc
-def test_a_graph_is_captured_and_launched(tmp_path, capfd):
-    """Two streams; copies read the host's memory at each launch; what must not be is refused."""
+def test_graphs_of_the_runtime_library(tmp_path, capfd):
+    """One is built of nodes. Of the other: two streams; copies read the host's memory at each
+    launch; what must not be is refused."""
     program = compile_source(DATA / "programs/graphs.cu", 90, tmp_path)
     (gpu,) = emulated_gpus(90)
     assert run_program([str(program)], gpu, print, print) == 0
     assert capfd.readouterr().out.splitlines() == [
+        "cudaSuccess 6 8 1 cudaSuccess 6 cudaSuccess",
         "cudaErrorStreamCaptureUnsupported",
         "cudaSuccess 1",
         "42 43 44 4 cudaErrorStreamCaptureUnsupported",
     ]
-    assert gpu.launches == 6
+    assert gpu.launches == 9
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

@@ -88,6 +88,18 @@ def test_recursion_is_refused_by_its_way():
         run_ptx(text, grid=1, block=1, args=[])
 
 
+def test_a_kernel_that_launches_kernels_is_refused_as_such():
+    text = HEAD + (
+        ".extern .func (.param .b64 r) __cudaCDP2GetParameterBufferV2(.param .b64 f);"
+        ".visible .entry child() { ret; }"
+        ".visible .entry kernel() { .reg .b64 %rd<2>; .param .b64 f; .param .b64 r;"
+        " mov.u64 %rd1, child; st.param.b64 [f], %rd1;"
+        " call.uni (r), __cudaCDP2GetParameterBufferV2, (f); ret; }"
+    )
+    with pytest.raises(UnsupportedInstruction, match="dynamic parallelism"):
+        run_ptx(text, kernel="kernel", grid=1, block=1, args=[])
+
+
 MALLOC = """
 .extern .func (.param .b64 r) malloc(.param .b64 n);
 .extern .func free(.param .b64 a);

@@ -21,6 +21,7 @@ from gluon_copy_kernels import (  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 
 import triton_ext  # noqa: E402
+from triton_ext.emulator.clients.statistics import Statistics  # noqa: E402
 
 SCHEDULES = ("eager", "lazy", "random")
 EVERYWHERE = list(itertools.product(("sm_90", "sm_100"), SCHEDULES))
@@ -40,6 +41,23 @@ def test_a_ring_of_tma_copies(arch, schedule, stages):
     with emulated(arch, schedule):
         ring_kernel[(1,)](descriptor(x, [16, 64]), descriptor(y, [16, 64]), 7, stages)
     assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize(("steps", "rows", "outside"), [(7, 100, 0), (5, 80, 0), (9, 100, 4)])
+def test_what_of_each_tensor_was_reached(steps, rows, outside):
+    """By hand: boxes of 16 rows from row 0 on, of which the 8th and the 9th lie outside."""
+    x, counted = torch.randn(100, 40).half(), Statistics()
+    with triton_ext.emulate("sm_90", observer=counted, cuda_on_host=True):
+        ring_kernel[(1,)](descriptor(x, [16, 64]), descriptor(x.clone(), [16, 64]), steps, 2)
+    found = counted.as_object()["global_memory"]
+    read, written = found["tensors"]
+    left = None if rows == 100 else [rows, 0]
+    assert (read["read"], read["times_read"], read["first_not_read"]) == (rows * 80, 1, left)
+    assert (written["written"], written["first_not_written"], written["read"]) == (
+        rows * 80, left, 0,
+    )  # fmt: skip
+    assert found["copies_outside"] == outside
+    assert ("a load at (112, 0) of a tensor of (100, 40)" in counted.lines()[-1]) == bool(outside)
 
 
 REDUCTIONS = {

@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import random
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 
 import ml_dtypes
@@ -32,7 +35,7 @@ from silicon.matrix_cases import (
     wgmma_ptx,
 )
 from silicon.record_matrix import all_cases, digest
-from sites import ROOT, SUPPORT
+from sites import ALL, ROOT, SUPPORT
 
 from triton_ext import LayoutError, LinearLayout, NVMMAShared, nvmma_shared_to_linear_layout
 from triton_ext.emulator import run_ptx
@@ -40,6 +43,7 @@ from triton_ext.emulator.decode.fragments import to_matrices, to_registers
 from triton_ext.emulator.errors import (
     ConvergenceFault,
     DescriptorFault,
+    LayoutFault,
     MemoryFault,
     SynchronizationFault,
     UninitializedRead,
@@ -49,6 +53,7 @@ from triton_ext.emulator.host.run import prepare
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.schedule.schedule import Schedule
+from triton_ext.emulator.state.checks import Checks
 from triton_ext.emulator.state.clocks import Clock, Clocks
 from triton_ext.emulator.state.memory import SHARED_BASE
 from triton_ext.emulator.state.shared import SharedMemory
@@ -83,13 +88,18 @@ RECORD = ROOT / "benchmarks" / "results" / "emulator_matrix_h100.json"
 decoded = functools.lru_cache(512)(lambda ptx: decode(parse_ptx(ptx)))
 
 
-def launcher(schedule="eager", seed=0):
+def launcher(schedule="eager", seed=0, *, layouts=True):
     """As `run_ptx`, but each text is decoded once."""
 
     def launch(ptx, name, grid, block, args, dynamic_smem_bytes):
         program = decoded(ptx)
         prepared = prepare(
-            program, grid=grid, block=block, args=args, dynamic_smem_bytes=dynamic_smem_bytes
+            program,
+            grid=grid,
+            block=block,
+            args=args,
+            dynamic_smem_bytes=dynamic_smem_bytes,
+            checks=Checks(layouts=layouts),
         )
         machine = Machine(program, prepared, Schedule(schedule, seed))
         machine.run()
@@ -721,6 +731,16 @@ def test_descriptors_that_differ_or_are_illegal():
         run_product(_4=SmemDescriptor(90, SMEM - 128, 16, 256, 32).encode())
 
 
+def test_an_operand_whose_elements_share_bytes_is_told():
+    args = wgmma_inputs(8, "f32", "f16", "f16")[0]
+    descriptor = replace(SmemDescriptor.decode(args[3], 90), stride_byte_offset=32)
+    with pytest.raises(LayoutFault, match=r"operand A of wgmma .* are the same bytes") as caught:
+        run_product(_3=descriptor.encode())
+    one, other = re.findall(r"\((\d+), (\d+)\)", caught.value.message)
+    assert one != other
+    assert len({descriptor.element_address(int(m), int(k), 16, "K") for m, k in (one, other)}) == 1
+
+
 def test_a_warpgroup_must_be_whole():
     with pytest.raises(ConvergenceFault, match="four warps of warpgroup 0"):
         run_product(block=96)
@@ -923,14 +943,21 @@ def test_stmatrix_of_8_bits(number):
 
 def test_the_emulator_gives_what_an_h100_gave():
     """Every bit of more than a thousand cases that a GPU ran: descriptors that no compiler would
-    choose, all types and shapes, and how sums of random numbers are rounded."""
+    choose, all types and shapes, and how sums of random numbers are rounded. Each program, and a
+    third of the cases that share one; by `make oracle` all.
+    """
     record = json.loads(RECORD.read_text())
     recorded = {kind: iter(digests) for kind, digests in record["digests"].items()}
-    cases = all_cases()
+    cases = [(case, next(recorded[case.kind])) for case in all_cases()]
     assert len(cases) == sum(record["counts"].values()) > 1000
-    different = [
-        case.name for case in cases if digest(case.run(launcher())) != next(recorded[case.kind])
-    ]
+    launch = launcher(layouts=False)  # of some, elements share bytes
+    draw, seen = random.Random(0), set()
+    different = []
+    for case, expected in cases:
+        if ALL or case.ptx not in seen or draw.random() < 1 / 3:
+            seen.add(case.ptx)
+            if digest(case.run(launch)) != expected:
+                different.append(case.name)
     assert different == []
 
 
@@ -940,7 +967,7 @@ def test_a_gpu_gives_what_the_emulator_gives(cases):
     from benchmarks.driver import run_on_gpu
 
     for case in cases():
-        assert digest(case.run(run_on_gpu)) == digest(case.run(launcher())), case.name
+        assert digest(case.run(run_on_gpu)) == digest(case.run(launcher(layouts=False))), case.name
 
 
 def test_the_kernels_start_where_the_cases_say():

@@ -660,6 +660,25 @@ def test_float_comparisons(compare, kind):
         assert bool(have) == COMPARISONS[compare](value_of(x, kind), value_of(y, kind))
 
 
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+def test_properties_of_floats(kind):
+    """PTX ISA, "testp": zeros are normal; IEEE 754 says the rest."""
+    dtype = np.dtype(f"f{width(kind)}")
+    tiny, infinity = np.finfo(dtype).tiny, np.inf
+    values = np.array([0, tiny, tiny / 2, tiny / 1024, 1, np.finfo(dtype).max, infinity, np.nan])
+    values = np.resize([*values, *-values], 256).astype(dtype)
+    small = np.abs(values) < tiny
+    expected = {
+        "finite": np.isfinite(values), "infinite": np.isinf(values), "number": ~np.isnan(values),
+        "notanumber": np.isnan(values), "normal": np.isfinite(values) & (~small | (values == 0)),
+        "subnormal": small & (values != 0),
+    }  # fmt: skip
+    for name, holds in expected.items():
+        body = f"testp.{name}.{kind} %p1, {{i0}}; selp.b32 {{o0}}, 1, 0, %p1;"
+        (found,) = run_body(body, [values.view(f"u{width(kind)}")], [np.zeros(256, np.uint32)])
+        assert (found == holds).all(), name
+
+
 @given(codes(32), codes(32))
 @few
 def test_comparisons_combine(a, b):

@@ -230,7 +230,7 @@ def test_scale_factors_of_a_warp(kind, vector, a_type, b_type, scale, count):
     )
     for byte in range(0, 4, count):
         for a_thread, b_thread in ((0, 0), (1, 2), (0, 3)):
-            d = warp_product(opcode, words, f"%r6, {{%h0, %h1}}, %r7, {{{byte}, {b_thread}}}",
+            d = warp_product(opcode, words, f"{{%r6}}, {{%h0, %h1}}, %r7, {{{byte}, {b_thread}}}",
                              byte, a_thread)  # fmt: skip
             row, column = np.arange(16), np.arange(8)
             of_a = meaning[0, 4 * (row % 8) + row // 8 + 2 * a_thread, byte : byte + count]

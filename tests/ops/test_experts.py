@@ -49,13 +49,13 @@ def scaled(generator, rows, k, together, dtype=E4M3):
 
 # A tile, M, N, K, and how many rows of A and of B have one scale.
 TILES = [
-    (90, {"consumers": 2, "block_n": 64, "split_k": 2}, 136, 72, 1104, 1, 128),
+    (90, {"consumers": 2, "block_n": 64, "split_k": 2}, 136, 72, 592, 1, 128),
     (90, {"consumers": 2, "cluster_m": 2, "block_n": 96, "c_parts": 3}, 200, 104, 304, 1, 128),
-    (90, {"consumers": 2, "pingpong": True, "block_m": 64, "block_n": 64}, 136, 136, 900, 1, 1),
+    (90, {"consumers": 2, "pingpong": True, "block_m": 64, "block_n": 64}, 136, 136, 460, 1, 1),
     (90, {"consumers": 3, "block_m": 192, "block_n": 56, "c_parts": 7}, 200, 130, 304, 128, 1),
     (90, {"consumers": 2, "block_m": 24, "block_n": 256, "swap_ab": True, "cluster_m": 2,
           "c_parts": 3}, 40, 520, 300, 1, 128),
-    (100, {"consumers": 1, "block_n": 64, "c_parts": 2, "split_k": 2}, 200, 136, 1104, 1, 128),
+    (100, {"consumers": 1, "block_n": 64, "c_parts": 2, "split_k": 2}, 200, 136, 592, 1, 128),
     (100, {"consumers": 1, "cluster_m": 2, "cta_group": 2, "block_n": 32}, 300, 72, 304, 1, 1),
     (100, {"consumers": 1, "block_m": 16, "swap_ab": True, "cluster_m": 2}, 24, 264, 304, 1, 128),
     (100, {"consumers": 1, "block_n": 32, "cluster_launch_control": True}, 200, 72, 304, 128, 1),

@@ -214,6 +214,78 @@ def test_ways_of_calling_a_module(launches):
         assert layer(x, None).dtype == torch.bfloat16
 
 
+class Asking(Gated):
+    """Asks what its arguments and attributes are, of which a proxy knows nothing."""
+
+    def __init__(self, question):
+        super().__init__()
+        self.question, self.factor = question, 2.0
+
+    def forward(self, x, cache=None):
+        y = self.down_proj(self.act_fn(self.gate_proj(x)))
+        asked = {
+            "argument": lambda: isinstance(x, torch.Tensor) and not isinstance(cache, dict),
+            "parameter": lambda: isinstance(self.up_proj.weight, nn.Parameter),
+            "computed": lambda: isinstance(y, torch.Tensor),
+            "is_tensor": lambda: torch.is_tensor(y),
+            "hasattr": lambda: not hasattr(cache, "update"),
+            "getattr": lambda: getattr(y, "is_quantized", True) is False,
+            "callable": lambda: not callable(y),
+        }
+        return y * self.factor if asked[self.question]() else -y
+
+
+class AskingType(Asking):
+    def forward(self, x):
+        y = self.down_proj(self.act_fn(self.gate_proj(x)))
+        return y * self.factor if type(y) is torch.Tensor else -y
+
+
+@pytest.mark.parametrize(
+    ("kind", "question", "fused"),
+    [
+        (Asking, "argument", 2),
+        (Asking, "parameter", 2),
+        (Asking, "computed", 0),
+        (Asking, "is_tensor", 0),
+        (Asking, "hasattr", 1),  # of None there is an answer
+        (Asking, "getattr", 0),
+        (Asking, "callable", 0),
+        (AskingType, "", 0),
+    ],
+)
+def test_what_a_forward_asks_is_answered_as_in_a_call(launches, kind, question, fused):
+    torch.manual_seed(0)
+    model, x = kind(question).bfloat16().eval(), torch.randn(24, 32).bfloat16()
+    calls = [(x,)] if kind is AskingType else [(x,), (x, {"update": x})]
+    with torch.no_grad(), triton_ext.emulate("sm_90"):
+        expected = [model(*arguments) for arguments in calls]
+        triton_ext.fuse_activations(model)
+        for arguments, exact in zip(calls, expected, strict=True):
+            assert (model(*arguments) - exact).abs().max() < 2e-2
+    assert launches == ["silu"] * fused
+
+
+def test_attributes_that_change(launches):
+    """A module with others than when it was changed does what it did before."""
+    torch.manual_seed(0)
+    model, x = Asking("parameter").bfloat16().eval(), torch.randn(24, 32).bfloat16()
+    model.function = torch.neg
+    other = copy.deepcopy(model)
+    triton_ext.fuse_activations(model)
+    with torch.no_grad(), triton_ext.emulate("sm_90"):
+        for name, value in (("factor", 3.0), ("act_fn", nn.ReLU()), ("function", torch.abs)):
+            before = getattr(model, name)
+            for each in (model, other):
+                setattr(each, name, value)
+            assert torch.equal(model(x), other(x))
+            assert not launches
+            for each in (model, other):
+                setattr(each, name, before)
+        model(x)
+    assert launches == ["silu"]
+
+
 def test_training_is_as_before(launches):
     model, x = model_of(Gated), torch.randn(24, 32).bfloat16()
     other = copy.deepcopy(model)

@@ -58,6 +58,11 @@ class StandIn(types.ModuleType):
     def __bool__(self) -> bool:
         return False
 
+    def __or__(self, other: object) -> Any:
+        return self
+
+    __ror__ = __or__
+
     def __lt__(self, other: object) -> bool:
         return False
 
@@ -119,6 +124,9 @@ class _Last(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if _importer().partition(".")[0] not in self.finder.roots:
             return None
+        within = sys.modules.get(name.rpartition(".")[0])
+        if within is not None and not isinstance(within, StandIn):
+            return None  # an installed package lacks it, which the importer may expect
         return importlib.machinery.ModuleSpec(name, self.finder, is_package=True)
 
 

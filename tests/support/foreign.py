@@ -30,7 +30,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -149,7 +149,9 @@ def _run(
             if earlier:
                 return f"{EARLIER}: {earlier[0]}"
             lines = str(error).splitlines() or [""]
-            said = re.sub(r"(?<!\S)/\S*/", "", lines[0])  # without the folders of this machine
+            said = re.sub(
+                r"(?<!\S)/\S*/| 0x[0-9a-f]+\b", "", lines[0]
+            )  # without the folders of this machine
             return f"{type(error).__name__} ({schedule}): {said}"
         launches.append(chosen["launches"])
     counts += launches
@@ -161,10 +163,12 @@ def mended(project: Any, kernel: str, folder: Path) -> Path:
     change = project.mended[kernel]
     top = change.file.partition("/")[0]
     copy = folder.parent / "mended" / folder.name
-    shutil.copytree(folder / top, copy / top, dirs_exist_ok=True)
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(folder / top, copy / top, copy_function=os.link)  # gigabytes, of some
     text = (folder / change.file).read_text(encoding="utf-8")
     if text.count(change.old) != 1:
         raise ValueError(f"{change.file} must have this once: {change.old!r}")
+    (copy / change.file).unlink()
     (copy / change.file).write_text(text.replace(change.old, change.new), encoding="utf-8")
     return copy
 
@@ -182,8 +186,10 @@ def worker(
 
     foreign_cases.CHOSEN["arch"] = arch
     project = next(each for each in foreign_cases.PROJECTS if each.package == package)
+    version = version_of(project, folder)
     if is_mended:
-        sys.path.insert(0, str(mended(project, kernels[0], folder)))
+        folder = mended(project, kernels[0], folder)
+        sys.path.insert(0, str(folder))
     within = (
         bare(folder, project.real, project.values) if project.real else contextlib.nullcontext()
     )
@@ -194,12 +200,12 @@ def worker(
                 warnings.simplefilter("ignore")
                 with contextlib.redirect_stdout(sys.stderr):
                     verdict, strict, launches = _verdict(
-                        project.cases[name], foreign_cases.CHOSEN, project.options
+                        project.cases[name], foreign_cases.CHOSEN, project.options_of(name)
                     )
             said = [each for result in results.all for each in result.diagnostics]
             alarms = [each.message.splitlines()[0] for each in said if each.severity == "error"]
             print(json.dumps({
-                "project": package, "version": version_of(project, folder), "arch": arch,
+                "project": package, "version": version, "arch": arch,
                 "kernel": name, "verdict": verdict, "strict": strict, "launches": launches,
                 "alarms": alarms, "seconds": round(time.monotonic() - begun, 1),
             }), flush=True)  # fmt: skip
@@ -290,11 +296,14 @@ def kept(text: str) -> dict[tuple[str, ...], dict[str, Any]]:
     return found
 
 
-def page(rows: Iterable[dict[str, Any]], changes: Iterable[tuple[str, Any]]) -> str:
+def page(
+    rows: Iterable[dict[str, Any]], changes: Iterable[tuple[str, Any]], left: Sequence[str] = ()
+) -> str:
     """The first part of ``docs/reference/foreign.md``.
 
     Args:
         changes: kernels with a fault of their own, and what mends it.
+        left: kernels that have no row.
     """
     rows = list(rows)
     right = sum(row["verdict"] == RIGHT for row in rows)
@@ -310,7 +319,8 @@ def page(rows: Iterable[dict[str, Any]], changes: Iterable[tuple[str, Any]]) -> 
         " the schedules eager, lazy and random as hardware runs it, and under eager in strict mode"
         f" ([what differs](undefined.md)); with the passes {PASSES.replace(',', ', ')} on."
         " Autotuned kernels have their first configuration alone. Of"
-        " unsloth, sglang and vllm the modules with the kernels are imported alone; what else these"
+        " fbgemm-gpu-genai, flashinfer-python, sglang, unsloth, unsloth-zoo and vllm the modules"
+        " with the kernels are imported alone; what else these"
         " import is a stand-in. TileLang's programs were written for this page; nvcc compiles the"
         " CUDA C++ that it makes of them, which Triton's passes do not see; nor those of"
         " quack-kernels and flash-attn-4, which the CuTe DSL compiles ([whose fault it is](../../"
@@ -320,7 +330,8 @@ def page(rows: Iterable[dict[str, Any]], changes: Iterable[tuple[str, Any]]) -> 
         "",
         f"{right} of {len(rows)} rows are right, {strict} of them in strict mode, too; {theirs}"
         f" stop at a fault of their own, and are right without it; {earlier} are for an earlier"
-        f" Triton than 3.9; the passes found {alarms} errors.",
+        f" Triton than 3.9; the passes found {alarms} errors."
+        + (f" Not run yet: {', '.join(left)}." if left else ""),
         "",
         "| project | version | kernel | GPU | verdict | strict | launches | errors of passes |"
         " seconds |",
@@ -339,6 +350,17 @@ def page(rows: Iterable[dict[str, Any]], changes: Iterable[tuple[str, Any]]) -> 
     return "\n".join([*lines, ""])
 
 
+def not_run(projects: Iterable[Any], rows: Container[tuple[str, str, str]]) -> list[str]:
+    """The kernels without a row, as the page names them."""
+    return [
+        f"{project.package}'s {kernel} ({arch})"
+        for project in projects
+        for arch in project.gpus
+        for kernel in project.kernels(arch)
+        if (project.package, kernel, arch) not in rows
+    ]
+
+
 def put(heading: str, text: str) -> None:
     """Write a part of the page, from its heading to the next one."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(f"\n{heading}\n")
@@ -349,8 +371,10 @@ def put(heading: str, text: str) -> None:
 @functools.cache
 def _cases() -> str:
     """A digest of what says how cases run."""
-    names = ("foreign_cases", "foreign_cute", "foreign_inductor", "foreign_tilelang", "foreign_tlx",
-             "tilelang_kernels", "third_party_kernels", "bare_packages")  # fmt: skip
+    names = (
+        "foreign_cases", "foreign_serving", "foreign_cute", "foreign_inductor", "foreign_tilelang",
+        "foreign_tlx", "tilelang_kernels", "third_party_kernels", "bare_packages",
+    )  # fmt: skip
     return digest(Path(__file__).with_name(f"{name}.py") for name in names)
 
 
@@ -364,7 +388,7 @@ def results(
         print(f"{project.package} cannot be installed: {error}", file=sys.stderr)
         return
     version, todo = version_of(project, folder), []
-    for kernel in project.cases:
+    for kernel in project.kernels(arch):
         row = rows.get(project.package, version, arch, kernel, _cases())
         if row:
             yield row
@@ -409,7 +433,7 @@ def main() -> int:
     wrong = left = False
     chosen = [each for each in PROJECTS if each.package in (arguments.projects or [each.package])]
     for arch, project in itertools.product(arguments.arch, chosen):
-        if arch not in project.gpus:
+        if not project.kernels(arch):
             continue
         # some look for the name by which they know installed code
         folder = (arguments.folder / project.package / "site-packages").resolve()
@@ -420,10 +444,11 @@ def main() -> int:
             written[row["project"], row["kernel"], arch] = row
             wrong |= not row["verdict"].startswith((RIGHT, THEIRS, EARLIER)) or bool(row["alarms"])
             number += 1
-        left |= number < len(project.cases)
+        left |= number < len(project.kernels(arch))
         if arguments.write:
             _, heading, rest = PAGE.read_text(encoding="utf-8").partition(f"\n{CUDA}\n")
-            PAGE.write_text(page(written.values(), changes) + heading + rest, encoding="utf-8")
+            text = page(written.values(), changes, not_run(PROJECTS, written))
+            PAGE.write_text(text + heading + rest, encoding="utf-8")
     return 1 if wrong else UNFINISHED if left else 0
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import foreign_cute
+import foreign_serving as serving
 import torch
 import triton
 
@@ -34,7 +35,8 @@ class Project:
         bare: what is installed without what it depends on; none: the package.
         environment: variables, likewise; ``{folder}`` is where it is installed.
         gpus: those that it is for.
-        options: of `emulate`.
+        only: the GPUs of kernels that are not for all of these.
+        views_differ: kernels that reach the storage of a tensor beyond its view, and mean it.
         cases: name of a kernel -> what runs it.
         mended: name of a kernel -> what ends its own fault.
     """
@@ -46,14 +48,30 @@ class Project:
     bare: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     gpus: tuple[str, ...] = ("sm_90", "sm_100", "sm_120")
-    options: dict[str, Any] = field(default_factory=dict)
+    only: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    views_differ: tuple[str, ...] = ()
     cases: dict[str, Callable[[], Pairs]] = field(default_factory=dict)
     mended: dict[str, foreign_cute.Change] = field(default_factory=dict)
+
+    def kernels(self, arch: str) -> list[str]:
+        """Those for a GPU."""
+        return [name for name in self.cases if arch in self.only.get(name, self.gpus)]
+
+    def options_of(self, kernel: str) -> dict[str, Any]:
+        """The options of `emulate` for a kernel."""
+        return {"check_views": kernel not in self.views_differ}
 
 
 def _cases(namespace: type) -> dict[str, Callable[[], Pairs]]:
     members = inspect.getmembers(namespace, inspect.isfunction)
     return {name: function for name, function in members if not name.startswith("_")}
+
+
+TENSOR_CORES = ("sm_90", "sm_100")
+
+
+def _only(namespace: type) -> dict[str, tuple[str, ...]]:
+    return dict.fromkeys(_cases(namespace), TENSOR_CORES)
 
 
 def _numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -217,7 +235,7 @@ class Sglang:
         codes, scales = ops.per_token_group_quant_int8(x, 128)
         yield codes.float() * scales.repeat_interleave(128, 1), x.float(), 0.02
 
-    def block_fp8_matmul() -> Pairs:
+    def block_int8_matmul() -> Pairs:
         ops = importlib.import_module("sglang.kernels.ops.gemm.int8_kernel")
         a, b = (torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((32, 256), (128, 256)))
         sa, sb = torch.rand(32, 2), torch.rand(1, 2)
@@ -378,12 +396,29 @@ CHOSEN: dict[str, Any] = {"arch": "sm_90"}
 TILELANG_NEEDS = ("apache-tvm-ffi<0.1.13,>=0.1.11", "z3-solver<4.15.5,>=4.13.0", "cloudpickle",
                   "ml_dtypes", "psutil", "tqdm")  # fmt: skip
 """What TileLang 0.1.15 needs, but for torch and its extension of it."""
+VLLM = (
+    "vllm.v1.attention.ops", "vllm.v1.kv_cache_interface", "vllm.lora.ops",
+    "vllm.model_executor.determinism", "vllm.model_executor.layers.fused_moe.fused_moe",
+    "vllm.model_executor.layers.quantization.awq_triton",
+    "vllm.model_executor.layers.quantization.compressed_tensors.triton_scaled_mm",
+)  # fmt: skip
+VLLM_VALUES = {
+    "vllm.triton_utils.triton": triton,
+    "vllm.triton_utils.tl": triton.language,
+    "vllm.envs.VLLM_BATCH_INVARIANT": False,
+    "vllm.platforms.current_platform.fp8_dtype": lambda: torch.float8_e4m3fn,
+    "vllm.utils.math_utils.RCP_LN2": 1.4426950408889634,
+    "vllm.utils.platform_utils.num_compute_units": lambda device: 8,
+    "vllm.model_executor.layers.fused_moe.utils.resolve_moe_use_td": lambda: False,
+    "vllm.model_executor.layers.fused_moe.utils.enable_swap_ab": lambda m, n: False,
+}
 PROJECTS = (
-    Project("liger-kernel", cases=_mixed_in("LigerKernels")),
+    Project("liger-kernel", cases=_mixed_in("LigerKernels") | _cases(serving.Liger),
+            only=_only(serving.Liger)),
     Project("torchao", cases=_cases(Torchao)),
     Project("flag_gems", needs=("pyyaml", "sqlalchemy", "packaging"),
             environment=(("GEMS_VENDOR", "nvidia"),), cases=_cases(FlagGems),
-            options={"check_views": False}),  # it makes views that are smaller than what it reads
+            views_differ=tuple(_cases(FlagGems))),
     Project("tilelang", needs=TILELANG_NEEDS, cases=_cases(TileLang)),
     Project("torch", cases=_cases(Inductor)),
     Project("quack-kernels", needs=foreign_cute.NEEDS, environment=foreign_cute.DSL,
@@ -393,10 +428,21 @@ PROJECTS = (
             cases=_cases(foreign_cute.FlashAttention), mended=foreign_cute.MENDED),
     Project("fbtriton", environment=(("PYTHONPATH", "{folder}"),), gpus=("sm_90", "sm_100"),
             cases=_cases(Tlx)),
+    Project("fbgemm-gpu-genai", ("fbgemm_gpu.experimental.gemm", "fbgemm_gpu.triton"),
+            gpus=TENSOR_CORES, cases=_cases(serving.Fbgemm)),
+    Project("flashinfer-python", ("flashinfer.triton",), gpus=TENSOR_CORES,
+            cases=_cases(serving.FlashInfer)),
+    Project("unsloth-zoo", ("unsloth_zoo.mxfp4_gemm", "unsloth_zoo.mxfp4_dequant"),
+            gpus=TENSOR_CORES, cases=_cases(serving.UnslothZoo)),
+    Project("sageattention", gpus=TENSOR_CORES, cases=_cases(serving.SageAttention),
+            mended=serving.SAGE),
+    Project("cut-cross-entropy", gpus=TENSOR_CORES, cases=_cases(serving.CutCrossEntropy)),
+    Project("flash-linear-attention", needs=("einops",), gpus=TENSOR_CORES,
+            bare=("flash-linear-attention", "fla-core"), cases=_cases(serving.FlashLinear)),
     Project("unsloth", ("unsloth.kernels",), cases=_cases(Unsloth)),
-    Project("sglang", ("sglang.kernels.ops",), cases=_cases(Sglang)),
-    Project("vllm", ("vllm.v1.attention.ops", "vllm.model_executor.layers"), cases=_cases(Vllm),
-            values={"vllm.triton_utils.triton": triton, "vllm.triton_utils.tl": triton.language,
-                    "vllm.platforms.current_platform.fp8_dtype": lambda: torch.float8_e4m3fn,
-                    "vllm.utils.math_utils.RCP_LN2": 1.4426950408889634}),
+    Project("sglang", ("sglang.kernels.ops",), cases=_cases(Sglang) | _cases(serving.Sglang),
+            only=_only(serving.Sglang) | {"gluon_decode_attention": ("sm_100",)}),
+    Project("vllm", VLLM, VLLM_VALUES, environment=(("PYTHONPATH", "{folder}/vllm/third_party"),),
+            views_differ=("lora", "matmul_ogs"), only=_only(serving.Vllm),
+            cases=_cases(Vllm) | _cases(serving.Vllm)),
 )  # fmt: skip

@@ -63,6 +63,8 @@ SETTLED = {
     r"test_dot_max_num_imprecise_acc": "docs/upstream: partial sums are added up in flight",
     r"test_shared_gather_cga|transposed_cga|cross_cta": "compiled by Triton 3.8, a block may end "
     "while another one reads its shared memory; 3.9 has a barrier of the cluster at the end",
+    r"test_cluster_barrier_in_warp_specialize": "compiled by Triton 3.8, one thread renews the "
+    "barrier's state while other warps may not have read it; 3.9 is right",
     r"test_tma_wait_does_not_publish_overwritten_row|test_clc_double": "nothing orders two "
     "asynchronous copies into one buffer; ConSan takes the later one for the last",
     r"test_tcgen5_mma_multibar\[.*-1-0\]": "it frees tensor memory to which a product still adds; "

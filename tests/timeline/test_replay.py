@@ -266,6 +266,14 @@ def test_kernels_that_run_in_turn_have_one_clock():
     assert in_turn([apart[0]])[0].seconds == pytest.approx(apart[0].seconds, rel=2e-3)
 
 
+def test_the_rate_is_told_of_products_alone():
+    products = [(PRODUCT, 0, 256, 2, False, 0)] * 4000
+    busy = Timeline(launch([[*products, (WAIT, 1, 0)]], [4000], 132), GPU)
+    rate = 2 * 64 * 256 * 16 * 4000 * 132 / busy.seconds / 1e12
+    assert f"), {rate:.0f} TFLOP/s; what binds:" in busy.lines()[0]
+    assert "TFLOP/s" not in Timeline(launch([[(RUN, 0, 10, NONE, 100)]], []), GPU).lines()[0]
+
+
 def test_tpcs_have_equal_shares_of_the_memory():
     warps, needs = ring(steps=64, stages=8)
     gpu = GPU.but(memory_bytes=6.6e12, sm_memory=4e11)

@@ -34,7 +34,9 @@ def fuse_activations(model: nn.Module) -> list[str]:
     module work otherwise than before: in training the sums before an activation are kept, and
     nothing would be gained. Nor under autocast, nor where a linear layer was replaced or has hooks.
     What its `forward` does may depend on which arguments are None, on numbers, strings and flags
-    among them, and on types of elements; if on values of tensors, the module is not changed.
+    among them and among the module's attributes, and on types of elements; if on values of tensors,
+    the module is not changed. Of other objects, such as a configuration, it knows what they say
+    when it is changed.
 
     Args:
         model: on the device, and of the type, that it stays with.

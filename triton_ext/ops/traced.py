@@ -4,14 +4,18 @@ both at once.
 A forward is traced by ``torch.fx``, once for each way of calling it: arguments that are None,
 flags, numbers and strings are what they are, so that it decides by them as it always does. Modules
 with parameters are called, not looked into. A decision by a type of elements is made for that of
-the linear layers, and checked in each call; one by values of tensors cannot be traced.
+the linear layers, and checked in each call; so are attributes of the module that are numbers,
+strings and flags. One by values of tensors, or by what a computed value is an instance of, cannot
+be traced.
 """
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import operator
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -33,6 +37,10 @@ _FUNCTIONS: Mapping[Any, str] = {
 _GELUS: Mapping[Any, str] = {"none": "gelu", "tanh": "gelu_tanh"}
 """By torch's name of the approximation."""
 _NAMES = {"relu", "silu", "gelu"}
+_QUESTIONS = ("isinstance", "hasattr", "getattr", "callable")
+"""What Python is asked of a value: a proxy is no tensor, and has every attribute."""
+_TRACING = ("torch.fx", "torch.overrides", "torch.nn.parameter", __name__)
+"""Modules that know of proxies, or ask for those who do."""
 _OTHERS = "**"
 """The name under which arguments are handed on that only a caller knows."""
 SAMPLES = torch.linspace(-32, 32, 4 * 97, dtype=torch.float64).view(97, 4).T.contiguous()
@@ -50,11 +58,51 @@ class Traced(NamedTuple):
         forward: what is called in place of the module's own.
         linears: the names of the linear layers that it does not call any more.
         gated: of those, gates and ups.
+        state: what it was traced with.
     """
 
     forward: Callable[..., Any]
     linears: Sequence[str]
     gated: Sequence[tuple[str, str]]
+    state: State
+
+
+class State(NamedTuple):
+    """What a trace has taken of a module.
+
+    Attributes:
+        constants: the module's numbers, strings, flags and functions.
+        children: modules without parameters, which it has looked into, and theirs.
+    """
+
+    constants: Mapping[str, Any]
+    children: Mapping[str, tuple[nn.Module, Mapping[str, Any]]]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> State:
+        """That of a module as it is."""
+        return cls(_attributes(module), {
+            name: (each, _attributes(each)) for name, each in module.named_children()
+            if next(each.parameters(), None) is None
+        })  # fmt: skip
+
+    def is_that_of(self, module: nn.Module) -> bool:
+        """Whether the module is still as it was."""
+        return _has(module, self.constants) and all(
+            getattr(module, name, None) is child and _has(child, constants)
+            for name, (child, constants) in self.children.items()
+        )
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    return {
+        name: value for name, value in vars(module).items()
+        if (type(value) in CONSTANTS or callable(value)) and name != "training"
+    }  # fmt: skip
+
+
+def _has(module: nn.Module, constants: Mapping[str, Any]) -> bool:
+    return all(getattr(module, name, None) == value for name, value in constants.items())
 
 
 class Change:
@@ -68,26 +116,33 @@ class Change:
         self.gated = first.gated
         self._alone = first if is_alone else None
         self._ways: dict[Any, Traced | None] = {}
+        self._is_forgotten = False
 
     def traced(
         self, module: nn.Module, arguments: tuple[Any, ...], others: Mapping[str, Any]
     ) -> Traced | None:
         """The forward for a call; None for the module's own."""
-        if len(arguments) == 1 and not others and isinstance(arguments[0], Tensor) and self._alone:
+        found = self._found(module, arguments, others)
+        return found if found is not None and found.state.is_that_of(module) else None
+
+    def _found(
+        self, module: nn.Module, arguments: tuple[Any, ...], others: Mapping[str, Any]
+    ) -> Traced | None:
+        if len(arguments) == 1 and not others and type(arguments[0]) is Tensor and self._alone:
             return self._alone
-        if torch.compiler.is_compiling():  # whose own fusions do as well
+        if self._is_forgotten or torch.compiler.is_compiling():  # whose own fusions do as well
             return None
         given = *map(_kind, arguments), *((name, _kind(each)) for name, each in others.items())
         if given not in self._ways:
             if len(self._ways) >= MOST_WAYS:
                 return None
-            self._ways[given] = _traced(module, _constants(module, arguments, others))
+            constants, kinds = _given(module, arguments, others)
+            self._ways[given] = _traced(module, constants, kinds)
         return self._ways[given]
 
     def forget(self) -> None:
         """Leave the module to its own forward, whose types are not those of its layers."""
-        self._alone, self._ways = None, {}
-        self.traced = lambda *_: None  # type: ignore[method-assign]
+        self._alone, self._is_forgotten = None, True
 
 
 def _name(module: nn.Module) -> str:
@@ -101,17 +156,17 @@ def _kind(argument: Any) -> Any:
     return (kind, argument) if kind in CONSTANTS else kind
 
 
-def _constants(
+def _given(
     module: nn.Module, arguments: tuple[Any, ...], others: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The arguments of a call that a trace takes as they are, by name; defaults among them."""
+) -> tuple[dict[str, Any], dict[str, type]]:
+    """The arguments of a call that a trace takes as they are, by name, defaults among them; and the
+    types of the rest."""
     signature = inspect.signature(getattr(type(module), _name(module)))
-    given = signature.bind(module, *arguments, **others).arguments
-    return {
-        name: given.get(name, each.default)
-        for name, each in signature.parameters.items()
-        if type(given.get(name, each.default)) in CONSTANTS
-    }
+    bound = signature.bind(module, *arguments, **others)
+    bound.apply_defaults()
+    kinds = {name: type(each) for name, each in bound.arguments.items()}
+    constants = {name: each for name, each in bound.arguments.items() if kinds[name] in CONSTANTS}
+    return constants, kinds
 
 
 def change_of(module: nn.Module) -> Change | None:
@@ -124,8 +179,8 @@ def change_of(module: nn.Module) -> Change | None:
         if each.default is each.empty and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
     ]  # fmt: skip
     defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
-    first = _traced(module, defaults)
     is_alone = bool(parameters) and required == parameters[:1]
+    first = _traced(module, defaults, {parameters[0].name: Tensor} if is_alone else {})
     return None if first is None else Change(first, is_alone)
 
 
@@ -145,6 +200,40 @@ class _Typed(fx.Proxy):
 def _require(tensor: Any, dtype: torch.dtype) -> None:
     if tensor.dtype != dtype:
         raise OtherTypeError(f"{tensor.dtype} in place of {dtype}")
+
+
+class _Asked:
+    """What is asked of a value of a trace has the answer of a call: for parameters, and arguments
+    whose type is known; else the forward cannot be traced. In all of the process, as fx does."""
+
+    def __init__(self, root: nn.Module, kinds: Mapping[str, type]) -> None:
+        self._known = dict([*root.named_parameters(), *root.named_buffers()])
+        self._kinds = kinds
+
+    def __enter__(self) -> None:
+        self._before = {name: getattr(builtins, name) for name in _QUESTIONS}
+        for name, function in self._before.items():
+            setattr(builtins, name, self._answering(name, function))
+
+    def __exit__(self, *error: object) -> None:
+        for name, function in self._before.items():
+            setattr(builtins, name, function)
+
+    def _answering(self, question: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(of: Any, *others: Any) -> Any:
+            if not issubclass(type(of), fx.Proxy):
+                return function(of, *others)
+            asker = sys._getframe(1).f_globals.get("__name__", "")
+            if asker.startswith(_TRACING):
+                return function(of, *others)
+            node = of.node
+            if node.op == "get_attr" and node.target in self._known:
+                return function(self._known[str(node.target)], *others)
+            if question == "isinstance" and node.op == "placeholder" and node.target in self._kinds:
+                return issubclass(self._kinds[str(node.target)], *others)
+            raise fx.proxy.TraceError(f"{question} of {of}")
+
+        return answer
 
 
 def _called(module: nn.Module, others: Mapping[str, Any], *arguments: Any, **given: Any) -> Any:
@@ -184,9 +273,11 @@ class _Tracer(fx.Tracer):
         return self.create_proxy("call_function", _called, (module, others, *args), given)
 
 
-def _traced(module: nn.Module, constants: Mapping[str, Any]) -> Traced | None:
-    """The forward of a module that is called with such constants; None if nothing is fused, or it
-    cannot be traced."""
+def _traced(
+    module: nn.Module, constants: Mapping[str, Any], kinds: Mapping[str, type]
+) -> Traced | None:
+    """The forward of a module that is called with such constants, and other arguments of these
+    types, as far as they are known; None if nothing is fused, or it cannot be traced."""
     linears = {name: each for name, each in module.named_children() if type(each) is nn.Linear}
     modes = {each: each.training for each in module.modules()}
     module.eval()  # what asks for the mode is traced in this one
@@ -196,8 +287,10 @@ def _traced(module: nn.Module, constants: Mapping[str, Any]) -> Traced | None:
         has_functions = any(map(callable, vars(module).values()))
         if not (known or has_functions or _NAMES & {*getattr(code, "co_names", _NAMES)}):
             return None  # of which there are many, whose traces would take long
+        if "type" in getattr(code, "co_names", ()):
+            return None  # who asks for it learns that of the proxy
         dtype = next(iter(linears.values())).weight.dtype
-        with _Undone(module):
+        with _Undone(module), _Asked(module, kinds):
             graph = _Tracer(constants, known, dtype, _name(module)).trace(module)
         return _fused(module, graph, linears, known)
     except Exception:  # whatever its forward does with what is no tensor
@@ -291,7 +384,8 @@ def _fused(
             graph.erase_node(node)
     if any(_OTHERS in (*node.args, *node.kwargs) for node in graph.nodes):
         return None
-    return Traced(type(fx.GraphModule(module, graph)).forward, called, gated)
+    forward = type(fx.GraphModule(module, graph)).forward
+    return Traced(forward, called, gated, State.of(module))
 
 
 class _Match(NamedTuple):

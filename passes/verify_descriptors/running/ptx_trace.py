@@ -31,7 +31,7 @@ from triton_ext.passes.verify_descriptors.running.thread_trace import (
     Operand,
     ThreadTrace,
 )
-from triton_ext.passes.verify_descriptors.running.trace_end import Stopped, long
+from triton_ext.passes.verify_descriptors.running.trace_end import Stopped, Why, long
 from triton_ext.passes.verify_descriptors.text.slices import Slicer
 from triton_ext.ptx.definitions import destinations
 from triton_ext.ptx.parse import Instruction, Kernel, Variable
@@ -212,7 +212,7 @@ class Tracer(Steps):
                         step.run(registers)
                     if len(trace.events) >= limit:
                         trace.end = long("of them", f"PTX line {step.line}")
-                        return trace
+                        break
                     at += 1
                 elif kind == "branch":
                     at = step.goes_to[0]
@@ -223,10 +223,13 @@ class Tracer(Steps):
                     if not isinstance(index, int) or index >= len(step.goes_to):
                         raise Stopped(f"where PTX line {step.line} branches to is not known")
                     at = step.goes_to[index]
-            line = instructions[min(at, total - 1)].line
-            trace.end = long("instructions", f"PTX line {line}")
+            else:
+                line = instructions[min(at, total - 1)].line
+                trace.end = long("instructions", f"PTX line {line}")
         except Stopped as reason:
             trace.end = reason.end
+        if not thread and trace.end.why is Why.LONG:
+            self.shared.is_cut_off = True
         return trace
 
     def _prepared(self, at: int) -> _Step:

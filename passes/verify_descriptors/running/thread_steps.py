@@ -42,6 +42,7 @@ from triton_ext.passes.verify_descriptors.running.register_functions import (
     unknown,
 )
 from triton_ext.passes.verify_descriptors.running.thread_trace import Operand
+from triton_ext.passes.verify_descriptors.running.trace_end import Stopped, Why
 from triton_ext.ptx.integer_operations import integer_operation, is_float, opcode_width
 from triton_ext.ptx.parse import Instruction, Kernel, Variable, immediate, split_operands
 
@@ -52,9 +53,14 @@ _TENSORS = ("mma.", "wgmma.", "tcgen05.ld", "ldmatrix")
 
 @dataclass
 class SharedMemory:
-    """Bytes by address: all that were stored there, in order."""
+    """Bytes by address: all that were stored there, in order.
+
+    Attributes:
+        is_cut_off: whether the first thread, which stores what partitions read, would store more.
+    """
 
     written: dict[int, list[Number]] = field(default_factory=dict)
+    is_cut_off: bool = False
 
     def store(self, address: int, size: int, value: Number) -> None:
         """A little-endian number of `size` bytes."""
@@ -363,7 +369,8 @@ class Steps:
         return load
 
     def _loaded(self, address: int, size: int, is_named: bool) -> Number:
-        """A number; where the text names the address, the last one is loaded again and again."""
+        """A number; where the text names the address, the last one is loaded again and again.
+        Raises Stopped: it is what the first thread would store, were its trace longer."""
         count = self._thread.loads.get(address, 0)
         self._thread.loads[address] = count + 1
         total = 0
@@ -371,6 +378,8 @@ class Steps:
             values = self.shared.written.get(address + i)
             last = len(values) - 1 if values else -1
             at = min(count, last) if is_named else count
+            if values and at > last and self.shared.is_cut_off:
+                raise Stopped("after enough of them in the first thread", Why.LONG)
             byte = values[at] if values and at <= last else None
             if byte is None:
                 return None

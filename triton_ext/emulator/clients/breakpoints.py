@@ -23,7 +23,9 @@ from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE
 from triton_ext.emulator.state.place import Index
 from triton_ext.emulator.state.stamps import EVENT, GRANULE
+from triton_ext.emulator.units.matrix_product import decode_elements
 from triton_ext.emulator.units.mbarriers import MBARRIER_BYTES
+from triton_ext.emulator.units.provenance import swizzled_rows
 from triton_ext.hardware.tensor_memory import TMEM_LANES
 from triton_ext.layouts.encodings import SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
@@ -94,6 +96,19 @@ class Stop:
             source = copied.instruction.source if copied.instruction else None
             found.append(Tile(copied.address, source, rows))
         return sorted(found, key=lambda tile: tile.address)
+
+    def operands(self) -> list[tuple[str, Matrix]]:
+        """What the tensor core has read last of the block's shared memory, by the operands' names,
+        with where and how: matrices of (M, K) and (N, K), as products take them."""
+        return [
+            (
+                f"{name.rstrip(',')}, read at {descriptor.start_address:#x} as"
+                f" {swizzled_rows(descriptor.swizzle_byte_width)},"
+                f" {descriptor.strides(None)}, as {type_name}",
+                decode_elements(codes, type_name),
+            )
+            for name, (descriptor, type_name, codes) in sorted(self._cta.shared.operands.items())
+        ]
 
     def buffers(self) -> list[tuple[str, Matrix | str]]:
         """What the kernel has allocated, and the block has written to: each buffer by its name.
@@ -383,13 +398,18 @@ def _corner(values: Matrix) -> list[str]:
 
 
 def described(stop: Stop) -> list[str]:
-    """A stop in lines: each buffer's first rows and columns, or the tiles that TMA brought."""
+    """A stop in lines: each buffer's first rows and columns, or the tiles that TMA brought and the
+    operands that the tensor core has read."""
     warps = ", ".join(map(str, stop.warps))
     lines = [f"{stop.instruction.source}: block {stop.block}, warps {warps}"]
-    shown = stop.buffers() or [
-        (f"tile at {tile.address:#x}, copied at {tile.source}, as bytes", tile.values)
-        for tile in stop.tiles()
-    ]
+    shown = (
+        stop.buffers()
+        or [
+            (f"tile at {tile.address:#x}, copied at {tile.source}, as bytes", tile.values)
+            for tile in stop.tiles()
+        ]
+        + stop.operands()
+    )
     for name, value in shown:
         if isinstance(value, str):
             lines.append(f"  {name}: {value}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from triton_ext.emulator.clients.reach import Reach
 from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
@@ -73,6 +74,7 @@ class Statistics(Observer):
             would take without bank conflicts.
         waited: how often lanes had to wait, by opcode.
         done: how many asynchronous operations were done, by opcode.
+        reach: what of each tensor was read and written.
     """
 
     def __init__(self) -> None:
@@ -80,6 +82,7 @@ class Statistics(Observer):
         self.bytes: Counter[str] = Counter()
         self.waited: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
+        self.reach = Reach()
         self.wavefronts = 0
         self.ideal_wavefronts = 0
         self._wavefronts = Wavefronts()
@@ -98,11 +101,16 @@ class Statistics(Observer):
         self, cta: Cta, lanes: Lanes, space: str, addresses: Addresses, width: int, kind: str
     ) -> None:
         self.bytes[f"{space} {kind}"] += len(addresses) * width
+        if space == "global":
+            self.reach.touch(cta, addresses, width, kind)
         if space != "shared" or kind == "atomic":
             return
         for _, wavefronts, ideal in self._wavefronts(lanes, addresses, width):
             self.wavefronts += wavefronts
             self.ideal_wavefronts += ideal
+
+    def copies(self, cta: Cta, lanes: Lanes, kind: str, box: Any, address: int, size: int) -> None:
+        self.reach.copies(cta, kind, box, address, size)
 
     def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
         self.bytes[f"shared {kind} by {unit}"] += size
@@ -123,6 +131,7 @@ class Statistics(Observer):
             },
             "asynchronous_operations": dict(self.done.most_common()),
             "waits": dict(self.waited.most_common()),
+            "global_memory": self.reach.as_object(),
         }
 
     def lines(self) -> list[str]:
@@ -143,4 +152,4 @@ class Statistics(Observer):
                 f"shared-memory wavefronts: {self.wavefronts}, {self.ideal_wavefronts} without"
                 " bank conflicts"
             )
-        return lines
+        return [*lines, *self.reach.lines()]

@@ -36,6 +36,11 @@ class Inlined:
     aliases: dict[Key, Key]
 
 
+_DEVICE_LAUNCHES = ("cudaGetParameterBuffer", "cudaLaunchDevice", "__cudaCDP2")
+"""How the functions begin by which a kernel launches another one (CUDA C++ Programming Guide, "CUDA
+Dynamic Parallelism", PTX), and as nvcc 13 names them."""
+
+
 def call_parts(at: Instruction) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
     """What a ``call`` names: results, function (or a register), arguments."""
     texts = list(at.operands)
@@ -105,6 +110,9 @@ class _Inliner:
         base = each.opcode.split(".")[0]
         if base == "call":
             results, name, arguments = call_parts(each)
+            if name.startswith(_DEVICE_LAUNCHES):
+                why = "kernels that launch kernels (dynamic parallelism) are not modelled"
+                raise UnsupportedInstruction(why, moved)
             if name in self.functions:
                 self._call(moved, results, self.functions[name], arguments, stack)
                 return
@@ -226,8 +234,7 @@ def inline_calls(module: Module, kernel: Kernel) -> Inlined:
     """Inline the functions that a kernel calls. Raises UnsupportedInstruction: recursion, or
     arguments that do not fit the function."""
     functions = {each.name: each for each in module.kernels if not each.is_entry}
-    called = any(each.opcode.split(".")[0] == "call" for each in kernel.instructions)
-    if not functions or not called:
+    if not any(each.opcode.split(".")[0] == "call" for each in kernel.instructions):
         return Inlined(kernel, {})
     inliner = _Inliner(module, functions)
     inliner.body(kernel, (), set(), (kernel.name,))

@@ -39,7 +39,7 @@ def cluster_arrive(at: Instruction, modifiers: Modifiers, operands: Operands) ->
     def run(cta: Cta, lanes: Lanes) -> None:
         clocks, agents = cta.cluster.clocks, cta.agents(lanes)
         if not relaxed:
-            clocks.remote.release(agents)
+            clocks.release_remote(agents)
         clock = clocks.relaxed.published(agents) if relaxed else clocks.snapshot(agents)
         withheld = None
         if relaxed:

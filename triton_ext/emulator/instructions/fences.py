@@ -46,7 +46,7 @@ def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> None:
         clocks, agents = cta.cluster.clocks, cta.agents(lanes)
         if releases:
-            clocks.remote.release(agents)
+            clocks.release_remote(agents)
         clocks.relaxed.fence(agents, width)
 
     return run

@@ -128,7 +128,7 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             narrow = form.scope != "cluster" and far
             narrow = narrow and (relaxed or not cta.takes(REMOTE_SCOPE, group))
             if not narrow and not relaxed and (far or form.scope == "cluster"):
-                clocks.remote.release(agents)
+                clocks.release_remote(agents)
             event = clocks.tick(agents)
             if far:
                 for agent in agents.tolist():

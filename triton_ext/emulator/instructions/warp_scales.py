@@ -100,7 +100,10 @@ class WarpScales:
             selector = operands.vector(at.operands[index + 1])
             if len(selector) != 2:
                 raise UnsupportedInstruction("a selector is {byte-id, thread-id}", at)
-            data = operands.reader(at.operands[index], "b32", at)
+            words = operands.vector(at.operands[index])  # ptxas takes {%r1}, too
+            if len(words) != 1:
+                raise UnsupportedInstruction("scale-data is one register", at)
+            data = operands.reader(words[0], "b32", at)
             byte, thread = (operands.reader(text, "u16", at) for text in selector)
             return _Factors(data, byte, thread, rows, count, SCALES[scale_type])
 

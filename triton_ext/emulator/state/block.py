@@ -385,6 +385,7 @@ class Cta:
             functools.partial(_excused, self),
             cluster.unwritten_loads.fault,
             functools.partial(self.machine.observer.moved, self),
+            self.launch.checks.layouts,
         )
         self.undefined = UndefinedRegisters(self.threads, cluster.unwritten_loads)
         self.local = LocalMemory(self.threads, storage.local_bytes)

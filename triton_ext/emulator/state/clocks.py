@@ -169,30 +169,6 @@ class RemoteArrival:
     released: dict[int, int] = field(default_factory=dict)
 
 
-class RemoteArrivals:
-    """Those of a cluster.
-
-    Attributes:
-        last: the last one of each agent at each mbarrier of another block.
-    """
-
-    def __init__(self, clocks: Clocks) -> None:
-        self._clocks = clocks
-        self.last: dict[tuple[int, int], RemoteArrival] = {}
-
-    def release(self, agents: Agents) -> None:
-        """`agents` release at the scope of the cluster, or a wider one, before they go on: who sees
-        it knows that the arrivals which they have seen are over.
-        """
-        if not self.last:
-            return
-        event = self._clocks.tick(agents)
-        for agent in agents.tolist():
-            for arrival in self.last.values():
-                if self._clocks.seen[agent, arrival.agent] >= arrival.event:
-                    arrival.released.setdefault(agent, event)
-
-
 class Relaxed:
     """Fences with relaxed accesses (PTX ISA, "Release and Acquire Patterns"): one before a relaxed
     arrival releases what was done before the fence; one after a relaxed wait acquires what the wait
@@ -259,7 +235,7 @@ class Clocks:
         happened: of each agent, what relaxed arrivals at barriers told it to have happened.
         tensor: of each agent, what it had seen at its last ``tcgen05.fence::after_thread_sync``.
         peers: what the agents have seen of other clusters.
-        remote: arrivals at mbarriers of other blocks.
+        remote: the last arrival of each agent at each mbarrier of another block.
         relaxed: fences, and relaxed accesses before or after them.
         missing: what would have ordered events, and does not: for errors.
     """
@@ -273,7 +249,7 @@ class Clocks:
         self.happened: dict[int, NDArray[np.int64]] = {}
         self.tensor: dict[int, NDArray[np.int64]] = {}
         self.peers = Peers(agents, number, known)
-        self.remote = RemoteArrivals(self)
+        self.remote: dict[tuple[int, int], RemoteArrival] = {}
         self.relaxed = Relaxed(self)
         self.missing = MissingOrders()
 
@@ -282,6 +258,18 @@ class Clocks:
         self.events += 1
         self.seen[agents, agents] = self.events
         return self.events
+
+    def release_remote(self, agents: Agents) -> None:
+        """`agents` release at the scope of the cluster, or a wider one, before they go on: who sees
+        it knows that the arrivals which they have seen are over.
+        """
+        if not self.remote:
+            return
+        event = self.tick(agents)
+        for agent in agents.tolist():
+            for arrival in self.remote.values():
+                if self.seen[agent, arrival.agent] >= arrival.event:
+                    arrival.released.setdefault(agent, event)
 
     def lanes_meet(self, agents: Agents, ordered: bool) -> None:
         """The lanes of these warps are in step: what one of them has done, the others see.

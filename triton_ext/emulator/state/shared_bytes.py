@@ -20,6 +20,7 @@ from triton_ext.emulator.state.loads import LastLoads
 from triton_ext.emulator.state.memory import SHARED_BASE, Bytes, Offsets, check_aligned
 from triton_ext.emulator.state.stamps import AGENT, EVENT, GRANULE, NOBODY, Numbers, Stamps, renewed
 from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
+from triton_ext.hardware.smem_descriptor import SmemDescriptor
 from triton_ext.ptx.parse import Instruction
 
 HELD = 1 << 38
@@ -39,12 +40,14 @@ class Surroundings:
         undefined: makes the fault of the use of an undefined value: see `UnwrittenLoads.fault`.
         moved: told of what asynchronous units move: their name, "load" or "store", and how many
             bytes.
+        layouts: whether the layouts of operands are checked.
     """
 
     agent_name: Callable[[int], str] = lambda agent: f"agent {agent}"
     excused: Callable[[Agents, Numbers, NDArray[np.bool_]], bool] = lambda *_: False
     undefined: Callable[[int, str], UninitializedRead] = lambda _, what: UninitializedRead(what)
     moved: Callable[[str, str, int], None] = lambda *_: None
+    layouts: bool = False
 
 
 def in_pieces(start: int, size: int) -> tuple[Offsets, int]:
@@ -89,6 +92,8 @@ class SharedBytes:
         written: the last write of each byte.
         read: its last read by an asynchronous unit.
         copies: what TMA has copied in, by the event: `triton_ext.emulator.units.provenance`.
+        operands: what the tensor core has read last, by the operand's name: its matrix descriptor,
+            its type, and its codes in logical coordinates.
         unread: if it is asked for, by the event of each copy into it the instruction.
         block: what it knows of the block.
     """
@@ -101,6 +106,7 @@ class SharedBytes:
         self.written, self.read = Stamps(granules, NOBODY), Stamps(granules)
         self._loads = LastLoads(granules, clocks.agents)
         self.copies: dict[int, Any] = {}
+        self.operands: dict[str, tuple[SmemDescriptor, str, NDArray[Any]]] = {}
         self.unread: dict[int, Instruction | None] = {}
         self._undefined: tuple[Numbers, Origins] | None = None
         self.block = Surroundings()

@@ -190,7 +190,7 @@ def arrives_from_afar(cta: Cta, address: int, agent: int, event: int) -> RemoteA
     It tells of the agent's earlier ones in that block: they get there in this order, on which
     CUTLASS relies at the end of its kernels (`PipelineUmmaAsync.producer_tail`).
     """
-    barrier, arrivals = find(cta, address), cta.cluster.clocks.remote.last
+    barrier, arrivals = find(cta, address), cta.cluster.clocks.remote
     for (other, who), earlier in arrivals.items():
         if who == agent and other >> RANK_SHIFT == address >> RANK_SHIFT:
             earlier.released.setdefault(agent, event)

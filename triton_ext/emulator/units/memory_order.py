@@ -46,7 +46,7 @@ def write(cta: Cta, rank: int, agents: Agents, order: str) -> None:
     clocks = cta.cluster.clocks
     releases = order in ("release", "acq_rel")
     if releases:
-        clocks.remote.release(agents)
+        clocks.release_remote(agents)
     clock = clocks.snapshot(agents) if releases else clocks.relaxed.published(agents)
     kept = cta.cluster.released
     if rank in kept:
@@ -173,7 +173,7 @@ def _releases(cta: Cta, agent: Agents, order: str, scope: int) -> list[tuple[int
     clocks = cta.cluster.clocks
     if order in ("release", "acq_rel"):
         if scope >= CLUSTER:
-            clocks.remote.release(agent)
+            clocks.release_remote(agent)
         return [(scope, clocks.snapshot(agent))]
     return [
         (min(scope, width), clocks.relaxed.published(agent, width))

@@ -139,6 +139,41 @@ def _with_extent(
     return addresses, int(addresses.min()), int(addresses.max()) + CHUNK_BYTES, reading
 
 
+@lru_cache(1024)
+def _twice(
+    descriptor: SmemDescriptor, mn: int, k: int, bits: int, major: Major
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Two elements of an operand, (mn, k), that are the same bytes; or None."""
+    addresses = chunk_addresses(descriptor, mn, k, bits, major)
+    order = np.argsort(addresses, kind="stable")
+    same = np.flatnonzero(np.diff(addresses[order]) < CHUNK_BYTES)
+    if not len(same):
+        return None
+    chunks = -(-(k if major == "K" else mn) * bits // (CHUNK_BYTES * 8))
+    one, other = (divmod(int(order[same[0] + more]), chunks) for more in (0, 1))
+    each = CHUNK_BYTES * 8 // bits
+    found = [(row, chunk * each) for row, chunk in (one, other)]
+    pairs = found if major == "K" else [(column, row) for row, column in found]
+    return pairs[0], pairs[1]
+
+
+def _check_distinct(
+    descriptor: SmemDescriptor, mn: int, k: int, bits: int, major: Major, name: str
+) -> None:
+    """Raise LayoutFault if elements of an operand are the same bytes: hardware reads them so, and
+    few mean it."""
+    found = _twice(descriptor, mn, k, bits, major)
+    if found is None:
+        return
+    one, other = found
+    raise LayoutFault(
+        f"{name} at shared address {descriptor.start_address:#x}, {mn} x {k} and {major}-major, is"
+        f" read as {swizzled_rows(descriptor.swizzle_byte_width)}, {descriptor.strides(major)}: its"
+        f" elements {one} and {other} of ({'M, K' if ' A' in name else 'N, K'}) are the same bytes."
+        " (If this is meant: check_layouts=False)"
+    )
+
+
 def _check_layout(
     shared: SharedMemory, descriptor: SmemDescriptor, reading: Reading, bits: int, major: Major,
     type_name: str, name: str, written: Numbers | None
@@ -240,13 +275,16 @@ def read_operand(
 
     Raises:
         DescriptorFault: the operand leaves the block's shared memory.
-        LayoutFault: TMA wrote it as another type, or in another layout.
+        LayoutFault: TMA wrote it as another type, or in another layout; or elements of it are the
+            same bytes.
         SynchronizationFault: a phase in which it was to be brought left a part out; or as
             `SharedMemory.bulk_load` says, as of UninitializedRead.
     """
     bits = OPERAND_BITS[type_name]
     in_memory = bits if packed or bits >= 8 else 8
     addresses, low, high, reading = _with_extent(descriptor, mn, k, in_memory, major)
+    if shared.block.layouts:
+        _check_distinct(descriptor, mn, k, in_memory, major, name)
     if low < SHARED_BASE or high > shared.size:
         raise DescriptorFault(
             f"{name}'s descriptor ({'; '.join(descriptor.describe()[:4])}) makes it read shared"
@@ -274,9 +312,9 @@ def read_operand(
             parts += copies
         _check_phases(parts, name)
     codes = codes_of_chunks(chunks, type_name, packed=packed)
-    if major == "K":
-        return codes.reshape(mn, k)
-    return codes.reshape(k, -1)[:, :mn].T
+    codes = codes.reshape(mn, k) if major == "K" else codes.reshape(k, -1)[:, :mn].T
+    shared.operands[name] = descriptor, type_name, codes
+    return codes
 
 
 def _padded(

@@ -315,6 +315,14 @@ class BoxCopy:
         width = max(0, part.last - part.first)
         return (rows, width * rows) if width else (0, 0)
 
+    def rows_inside(self) -> tuple[Index, int]:
+        """The addresses of the box's rows that its tensor has, each of its first byte that it has,
+        and how many bytes of a row these are."""
+        part = self._part()
+        if part.empty:
+            return np.zeros(0, np.int64), 0
+        return part.origin + part.first + self._offsets(part), part.last - part.first
+
     def _offsets(self, part: Part) -> Index:
         """Offsets from the origin to each of the rows that are inside, in bytes."""
         if self.rows is not None:

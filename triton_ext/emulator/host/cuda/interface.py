@@ -281,6 +281,7 @@ def runtime_source(files: Mapping[str, str]) -> str:
         *_declared(),
         files["runtime.c"],
         files["runtime_devices.c"],
+        files["runtime_graphs.c"],
         _named_errors("cudaGetErrorName", names, '"cudaErrorUnknown"'),
         _named_errors("cudaGetErrorString", texts, '"unknown error"'),
     )

@@ -390,11 +390,10 @@ struct volume { /* cudaMemcpy3DParms */
     struct extent extent;
     int kind;
 };
-static CUresult copied_volume(const struct volume *given, void *stream) {
-    if (!given) return INVALID_VALUE;
+static struct space space_of(const struct volume *given) {
     struct pitched to = given->to, from = given->from;
     struct extent extent = given->extent;
-    struct space copy = {
+    return (struct space){
         .from_x = given->from_x, .from_y = given->from_y, .from_z = given->from_z,
         .from_type = given->from_array ? ARRAY : UNIFIED, .from_device = from.at,
         .from_pitch = from.pitch, .from_height = from.height,
@@ -402,6 +401,12 @@ static CUresult copied_volume(const struct volume *given, void *stream) {
         .to_type = given->to_array ? ARRAY : UNIFIED, .to_device = to.at, .to_pitch = to.pitch,
         .to_height = to.height,
         .width = extent.width, .height = extent.height, .depth = extent.depth};
+}
+static CUresult copied_volume(const struct volume *given, void *stream) {
+    if (!given) return INVALID_VALUE;
+    struct space copy = space_of(given);
+    struct pitched to = given->to, from = given->from;
+    struct extent extent = given->extent;
     if (given->from_array || given->to_array) return cuMemcpy3DAsync_v2(&copy, stream);
     if (!extent.width || !extent.height || !extent.depth) return SUCCESS;
     if (extent.width > to.pitch || extent.width > from.pitch) return INVALID_PITCH;

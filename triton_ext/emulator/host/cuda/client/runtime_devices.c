@@ -131,23 +131,6 @@ RUNTIME(cudaEventQuery, (uint64_t event), cuEventQuery(event))
 RUNTIME(cudaEventElapsedTime, (float *time, uint64_t begin, uint64_t end),
         cuEventElapsedTime_v2(time, begin, end))
 
-/* ----------------------------------------------------------------------------------------- graphs */
-
-RUNTIME(cudaStreamBeginCapture, (uint64_t stream, unsigned mode), cuStreamBeginCapture_v2(stream, mode))
-RUNTIME(cudaStreamEndCapture, (uint64_t stream, void *graph), cuStreamEndCapture(stream, graph))
-RUNTIME(cudaGraphInstantiate, (void *made, void *graph, uint64_t flags),
-        cuGraphInstantiateWithFlags(made, graph, flags))
-RUNTIME(cudaGraphInstantiateWithFlags, (void *made, void *graph, uint64_t flags),
-        cuGraphInstantiateWithFlags(made, graph, flags))
-RUNTIME(cudaGraphInstantiateWithParams, (void *made, void *graph, void *how),
-        cuGraphInstantiateWithFlags(made, graph, 0))
-RUNTIME(cudaGraphLaunch, (void *graph, void *stream), cuGraphLaunch(graph, stream))
-RUNTIME(cudaGraphUpload, (void *graph, void *stream), SUCCESS)
-RUNTIME(cudaGraphDestroy, (void *graph), cuGraphDestroy(graph))
-RUNTIME(cudaGraphExecDestroy, (void *graph), cuGraphDestroy(graph))
-RUNTIME(cudaGraphGetNodes, (void *graph, void *nodes, size_t *count),
-        cuGraphGetNodes(graph, nodes, count))
-
 /* ---------------------------------------------------------------------- functions of the driver's */
 
 static CUresult entry(const char *symbol, void **function, int version, int *found) {
