@@ -80,11 +80,14 @@ def differentiate(
             ctx.save_for_backward(*kept)
             if is_active():
                 ctx.save_for_forward(*kept)
+                ctx.set_materialize_grads(False)  # a tangent that is none is not multiplied
             with _levels_below():
                 return _below_autograd(operator, keys, given)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+            if grad is None:
+                return (None,) * (1 + len(defaults))
             return *backward(ctx, grad), None
 
         @staticmethod
