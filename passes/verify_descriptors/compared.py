@@ -55,7 +55,7 @@ class Compared:
         matching: Matching,
         launched: LaunchedWith,
     ) -> Compared:
-        """Of a kernel whose text is compared.
+        """What is compared of a kernel whose text is.
 
         Args:
             matching: of the groups that are compared in the text, with the operations, without a

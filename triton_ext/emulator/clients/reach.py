@@ -25,8 +25,8 @@ class Reached:
     written: Counts
 
     def as_object(self) -> dict[str, Any]:
-        """Of its elements' bytes; ``first_not_read`` and ``first_not_written`` are the index of an
-        element, or None if all were, or none."""
+        """The numbers of bytes, as JSON's types; ``first_not_read`` and ``first_not_written`` are
+        the index of an element, or None if all were, or none."""
         found: dict[str, Any] = {"name": self.allocation.name, "bytes": self.allocation.size}
         owned = self.allocation.owned
         for what, counts in (("read", self.read), ("written", self.written)):
