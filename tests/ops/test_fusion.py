@@ -317,14 +317,15 @@ def test_layers_that_were_replaced_are_called(launches):
     model, x = model_of(Gated), torch.randn(24, 32).bfloat16()
     triton_ext.fuse_activations(model)
     seen = []
-    handle = model[0].up_proj.register_forward_hook(lambda *_: seen.append("hook"))
-    with torch.no_grad(), triton_ext.emulate("sm_90"):
-        model(x)
-    handle.remove()
+    for layer in (model[0].up_proj, model[0].act_fn):
+        handle = layer.register_forward_hook(lambda *_: seen.append("hook"))
+        with torch.no_grad(), triton_ext.emulate("sm_90"):
+            model(x)
+        handle.remove()
     model[0].gate_proj = nn.Sequential(model[0].gate_proj)
     with torch.no_grad(), triton_ext.emulate("sm_90"):
         model(x)
-    assert seen == ["hook"]
+    assert seen == ["hook"] * 2
     assert not launches
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from triton_ext.ops.activated import pair_of
-from triton_ext.ops.traced import ORIGINAL, Change, OtherTypeError, change_of
+from triton_ext.ops.traced import ORIGINAL, Change, OtherTypeError, change_of, has_hooks
 
 _CHANGE = "_triton_ext_change"
 """The attribute of a changed module's class that says how."""
@@ -32,7 +32,8 @@ def fuse_activations(model: nn.Module) -> list[str]:
 
     Only in evaluation mode (``model.eval()``), where no gradients are asked for, does a changed
     module work otherwise than before: in training the sums before an activation are kept, and
-    nothing would be gained. Nor under autocast, nor where a linear layer was replaced or has hooks.
+    nothing would be gained. Nor under autocast, nor where a linear layer was replaced, or it or its
+    activation has hooks.
     What its `forward` does may depend on which arguments are None, on numbers, strings and flags
     among them and among the module's attributes, and on types of elements; if on values of tensors,
     the module is not changed. Of other objects, such as a configuration, it knows what they say
@@ -99,4 +100,4 @@ def _is_as_before(module: nn.Module) -> bool:
 
 def _is_plain(layer: nn.Module) -> bool:
     """Whether a layer is nothing but a linear layer: others may have been put in its place."""
-    return type(layer) is nn.Linear and not (layer._forward_hooks or layer._forward_pre_hooks)
+    return type(layer) is nn.Linear and not has_hooks(layer)

@@ -37,6 +37,7 @@ _FUNCTIONS: Mapping[Any, str] = {
 _GELUS: Mapping[Any, str] = {"none": "gelu", "tanh": "gelu_tanh"}
 """By torch's name of the approximation."""
 _NAMES = {"relu", "silu", "gelu"}
+"""Names of functions without one of which a forward that has no activation module is not traced."""
 _QUESTIONS = ("isinstance", "hasattr", "getattr", "callable")
 """What Python is asked of a value: a proxy is no tensor, and has every attribute."""
 _TRACING = ("torch.fx", "torch.overrides", "torch.nn.parameter", __name__)
@@ -44,7 +45,7 @@ _TRACING = ("torch.fx", "torch.overrides", "torch.nn.parameter", __name__)
 _OTHERS = "**"
 """The name under which arguments are handed on that only a caller knows."""
 SAMPLES = torch.linspace(-32, 32, 4 * 97, dtype=torch.float64).view(97, 4).T.contiguous()
-"""By which an activation is known."""
+"""Inputs by whose results an activation is recognized."""
 
 
 class OtherTypeError(TypeError):
@@ -87,11 +88,16 @@ class State(NamedTuple):
         })  # fmt: skip
 
     def is_that_of(self, module: nn.Module) -> bool:
-        """Whether the module is still as it was."""
+        """Whether the module is still as it was, and nobody listens to what a trace passes by."""
         return _has(module, self.constants) and all(
-            getattr(module, name, None) is child and _has(child, constants)
+            getattr(module, name, None) is child and not has_hooks(child) and _has(child, constants)
             for name, (child, constants) in self.children.items()
         )
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a call of a module does more than its forward."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
@@ -329,7 +335,7 @@ class _Undone:
 def _known_activations(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
     """Modules that compute an activation, whatever their names and formulas."""
     for each in module.modules():
-        if each is module or each._forward_hooks or each._forward_pre_hooks:
+        if each is module or has_hooks(each):
             continue
         if next(each.parameters(), None) is not None or next(each.buffers(), None) is not None:
             continue
